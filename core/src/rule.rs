@@ -1,0 +1,142 @@
+//! The selection rule.
+
+use serde::{Deserialize, Serialize};
+
+use crate::action::{Action, ActionSet, PerAction};
+use crate::estimate::{Estimate, Estimates};
+use crate::units::{Lambda, NormalizedCost};
+
+/// `q - lambda * c`: finite for every legal estimate and lambda, since the product of two `f32` fits an `f64`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Utility(pub f64);
+
+impl Utility {
+    /// The utility of one estimate at one lambda.
+    #[must_use]
+    pub fn of(estimate: Estimate, lambda: Lambda) -> Self {
+        Self(f64::from(estimate.success.get()) - f64::from(lambda.get()) * f64::from(estimate.cost.get()))
+    }
+}
+
+/// The action that the rule picked, and what it was picked for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The winner.
+    pub action: Action,
+    /// Its utility.
+    pub utility: Utility,
+    /// Its estimated cost.
+    pub cost: NormalizedCost,
+}
+
+/// Picks the available action with the greatest utility `q_a - lambda * c_a`.
+///
+/// Paper, "Cost and action choice": `a*(x) = argmax over a in A(x) of [q_a - lambda c_a]`. The mask comes before
+/// the maximum: an action outside `available` cannot win, whatever its estimate. Equal utilities go to the lower
+/// cost, then to the earlier action. `None` if and only if `available` is empty.
+#[must_use]
+pub fn select(estimates: &Estimates, available: ActionSet, lambda: Lambda) -> Option<Choice> {
+    let mut best: Option<Choice> = None;
+    for action in available.iter() {
+        let estimate = estimates[action];
+        let (utility, cost) = (Utility::of(estimate, lambda), estimate.cost);
+        let wins = match best {
+            None => true,
+            Some(held) => held.utility < utility || (held.utility == utility && cost < held.cost),
+        };
+        if wins {
+            best = Some(Choice { action, utility, cost });
+        }
+    }
+    best
+}
+
+/// The utility of every action, available or not: what a choice is explained with.
+#[must_use]
+pub fn utilities(estimates: &Estimates, lambda: Lambda) -> PerAction<Utility> {
+    PerAction(estimates.0.map(|estimate| Utility::of(estimate, lambda)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Probability;
+    use proptest::prelude::*;
+
+    const BOTH: ActionSet = ActionSet::EMPTY.with(Action::Submit).with(Action::Continue);
+    const SUBMIT_ONLY: ActionSet = ActionSet::EMPTY.with(Action::Submit);
+
+    fn estimate((success, cost): (f32, f32)) -> Estimate {
+        Estimate { success: Probability::new(success).unwrap(), cost: NormalizedCost::new(cost).unwrap() }
+    }
+
+    #[test]
+    fn select_maximizes_utility_then_breaks_ties_by_cost_then_order() {
+        use Action::{Continue, Submit};
+        #[rustfmt::skip]
+        let cases = [ // name                           available         submit (q, c)  continue (q, c)    lambda     picks
+            ("cost is free at lambda 0",                BOTH,             (0.60, 0.00),  (0.61, 9.00),      0.0,       Some(Continue)),
+            ("cost outweighs a small gain",             BOTH,             (0.60, 0.00),  (0.70, 1.00),      0.2,       Some(Submit)),
+            ("a tie goes to the lower cost",            BOTH,             (0.50, 0.50),  (0.50, 0.25),      0.0,       Some(Continue)),
+            ("a full tie goes to the earlier",          BOTH,             (0.50, 0.25),  (0.50, 0.25),      0.1,       Some(Submit)),
+            ("the mask precedes the maximum",           SUBMIT_ONLY,      (0.10, 0.00),  (0.99, 0.00),      0.0,       Some(Submit)),
+            ("a saturated cost loses, and stays finite", BOTH,            (0.00, 0.00),  (1.00, f32::MAX),  f32::MAX,  Some(Submit)),
+            ("none available, none picked",             ActionSet::EMPTY, (0.90, 0.00),  (0.90, 0.00),      0.0,       None),
+        ];
+        for (name, available, submit, go_on, lambda, picks) in cases {
+            let mut estimates = PerAction([estimate((0.0, 0.0)); 5]);
+            estimates[Submit] = estimate(submit);
+            estimates[Continue] = estimate(go_on);
+            let choice = select(&estimates, available, Lambda::new(lambda).unwrap());
+            assert_eq!(choice.map(|it| it.action), picks, "{name}");
+            assert!(choice.is_none_or(|it| it.utility.0.is_finite()), "{name}");
+        }
+    }
+
+    /// The slow, obvious twin: sort every member by (utility down, cost up, order up) and take the first.
+    fn naive(estimates: &Estimates, available: ActionSet, lambda: f32) -> Option<Action> {
+        let mut ranked: std::vec::Vec<(f64, f32, usize)> = std::vec::Vec::new();
+        for index in 0..5 {
+            if available.bits() >> index & 1 == 1 {
+                let Estimate { success, cost } = estimates.0[index];
+                let price = f64::from(lambda) * f64::from(cost.get());
+                ranked.push((price - f64::from(success.get()), cost.get(), index));
+            }
+        }
+        ranked.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        ranked.first().and_then(|&(_, _, index)| Action::from_index(index))
+    }
+
+    proptest! {
+        /// Few distinct values, so that ties of both kinds are common.
+        #[test]
+        fn agrees_with_the_naive_twin(
+            cells in proptest::array::uniform5((0u8..4, 0u8..4)), bits in 0u8..32, lambda in 0u8..4,
+        ) {
+            let estimates =
+                PerAction(cells.map(|(q, c)| estimate((f32::from(q) / 4.0, f32::from(c) / 4.0))));
+            let (available, lambda) = (ActionSet::from_bits(bits).unwrap(), f32::from(lambda) / 4.0);
+            let choice = select(&estimates, available, Lambda::new(lambda).unwrap());
+            prop_assert_eq!(choice.map(|it| it.action), naive(&estimates, available, lambda));
+        }
+
+        /// What wins is available, and no available action has more utility.
+        #[test]
+        fn the_winner_is_available_and_unbeaten(
+            cells in proptest::array::uniform5((0.0f32..=1.0, 0.0f32..1e3)), bits in 0u8..32, lambda in 0.0f32..2.0,
+        ) {
+            let (estimates, lambda) = (PerAction(cells.map(estimate)), Lambda::new(lambda).unwrap());
+            let available = ActionSet::from_bits(bits).unwrap();
+            let all = utilities(&estimates, lambda);
+            match select(&estimates, available, lambda) {
+                None => prop_assert!(available.is_empty()),
+                Some(choice) => {
+                    prop_assert!(available.contains(choice.action));
+                    prop_assert_eq!(choice.utility, all[choice.action]);
+                    prop_assert!(available.iter().all(|other| all[other] <= choice.utility));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! How many of the 4,096 tokens each field of a state gets. Constants: they depend on no content and no label.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Tokens;
+
+/// The parts of an encoded state, in the order they are laid out: most stable first, so that a cached prefix
+/// survives the next decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Field {
+    /// The issue text.
+    Issue = 0,
+    /// The public-test menu.
+    Menu = 1,
+    /// The patch against the initial repository.
+    Patch = 2,
+    /// Recent tool observations.
+    Observations = 3,
+    /// The remaining budget.
+    Budget = 4,
+    /// The fixed words between the fields.
+    Template = 5,
+}
+
+impl Field {
+    /// Every part, in layout order, the template last since it stands between all others.
+    pub const ALL: [Self; 6] =
+        [Self::Issue, Self::Menu, Self::Patch, Self::Observations, Self::Budget, Self::Template];
+
+    /// The name in files, tables and messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Issue => "issue",
+            Self::Menu => "menu",
+            Self::Patch => "patch",
+            Self::Observations => "observations",
+            Self::Budget => "budget",
+            Self::Template => "template",
+        }
+    }
+}
+
+/// The tokens of each field. An unused share is never given away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldShares {
+    /// Which table this is; a bundle and a decision receipt name it.
+    pub version: u16,
+    tokens: [Tokens; Field::ALL.len()],
+}
+
+impl FieldShares {
+    /// The bound on a whole encoded state (paper, "Decision state").
+    pub const TOTAL: Tokens = Tokens(4_096);
+
+    /// Version 1.
+    pub const V1: Self = Self {
+        version: 1,
+        tokens: [Tokens(1_024), Tokens(320), Tokens(1_216), Tokens(1_408), Tokens(64), Tokens(64)],
+    };
+
+    /// The share of one field.
+    #[must_use]
+    pub const fn of(&self, field: Field) -> Tokens {
+        self.tokens[field as usize]
+    }
+}
+
+const _: () = {
+    let mut sum = 0;
+    let mut field = 0;
+    while field < Field::ALL.len() {
+        sum += FieldShares::V1.tokens[field].0;
+        field += 1;
+    }
+    assert!(sum == FieldShares::TOTAL.0, "the shares of version 1 must fill the bound exactly");
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_1_is_this_table() {
+        #[rustfmt::skip]
+        let table = [
+            (Field::Issue, "issue", 1_024), (Field::Menu, "menu", 320), (Field::Patch, "patch", 1_216),
+            (Field::Observations, "observations", 1_408), (Field::Budget, "budget", 64), (Field::Template, "template", 64),
+        ];
+        assert_eq!(table.map(|row| row.0), Field::ALL);
+        for (field, name, tokens) in table {
+            assert_eq!(field.name(), name);
+            assert_eq!(FieldShares::V1.of(field), Tokens(tokens), "{name}");
+        }
+        assert_eq!(FieldShares::V1.version, 1);
+    }
+}
