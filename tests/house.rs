@@ -73,10 +73,11 @@ const CORE_LINKS: &[&str] = &[
     "serde",
     "serde_core",
     "stable_deref_trait",
+    "thiserror",
 ];
 
 /// All that the sandbox protocol links.
-const PROTOCOL_LINKS: &[&str] = &["cobs", "postcard", "serde", "serde_core"];
+const PROTOCOL_LINKS: &[&str] = &["cobs", "postcard", "serde", "serde_core", "thiserror"];
 
 /// The only folders where `unsafe` may stand.
 const UNSAFE_ROOMS: &[&str] = &["kernels/", "sandboxd/daemon/", "tests/freestanding/"];
