@@ -1,13 +1,48 @@
 //! The seams between the rooms: what the loop needs of a controller, what a budget needs of a tokeniser, and the
 //! hook that a profiler hangs on.
 
+use serde::{Deserialize, Serialize};
+
+use crate::action::Action;
+use crate::rule::Choice;
 use crate::state::DecisionState;
 use crate::units::Tokens;
+
+/// What the loop needs to know of a decision, whoever made it.
+pub trait Decided {
+    /// The action to carry out.
+    fn action(&self) -> Action;
+
+    /// Why this is a fallback and not the rule's choice; `None` for a choice.
+    fn fallback(&self) -> Option<FallbackReason>;
+}
+
+impl Decided for Choice {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn fallback(&self) -> Option<FallbackReason> {
+        None
+    }
+}
+
+/// Why an action was taken without the rule having chosen it. Variants are only ever appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FallbackReason {
+    /// The deadline passed before there were estimates.
+    DeadlineMissed,
+    /// A head returned a number that is not finite.
+    HeadOutput,
+    /// The model could not be run.
+    ModelUnavailable,
+}
 
 /// Decides what should happen next. The executor runs its loop over any of these and never links a model.
 pub trait Decide {
     /// What comes back: the choice with its receipt.
-    type Decision;
+    type Decision: Decided;
     /// Why there is none.
     type Error: core::error::Error;
 
@@ -25,7 +60,8 @@ pub trait CountTokens {
 }
 
 /// A stage that a person may want to profile. Variants are only ever appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Stage {
     /// Reading the recording into a state.
@@ -46,8 +82,15 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in discriminant order.
-    pub const ALL: [Self; 7] =
-        [Self::Read, Self::Cut, Self::Tokenize, Self::Forward, Self::Heads, Self::Select, Self::Load];
+    pub const ALL: [Self; 7] = [
+        Self::Read,
+        Self::Cut,
+        Self::Tokenize,
+        Self::Forward,
+        Self::Heads,
+        Self::Select,
+        Self::Load,
+    ];
 
     /// The name in files, tables and traces.
     #[must_use]

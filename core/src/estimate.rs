@@ -31,7 +31,8 @@ pub struct Estimate {
 pub type Estimates = PerAction<Estimate>;
 
 /// Which head an output belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Head {
     /// The success head, `z`.
     Success,
@@ -56,7 +57,11 @@ impl fmt::Display for HeadOutputError {
             Head::Success => "success",
             Head::Cost => "cost",
         };
-        write!(f, "the {head} head returned {} for `{}`; a finite number was expected", self.found, self.action)
+        write!(
+            f,
+            "the {head} head returned {} for `{}`; a finite number was expected",
+            self.found, self.action
+        )
     }
 }
 
@@ -70,7 +75,10 @@ impl Estimates {
     /// # Errors
     /// [`HeadOutputError`] names the first action with a NaN or infinite output.
     pub fn from_heads(outputs: &HeadOutputs) -> Result<Self, HeadOutputError> {
-        let mut estimates = [Estimate { success: Probability::ZERO, cost: NormalizedCost::ZERO }; Action::COUNT];
+        let mut estimates = [Estimate {
+            success: Probability::ZERO,
+            cost: NormalizedCost::ZERO,
+        }; Action::COUNT];
         for (estimate, action) in estimates.iter_mut().zip(Action::ALL) {
             let (z, x) = (outputs.success_logits[action], outputs.cost_preactivations[action]);
             for (head, found) in [(Head::Success, z), (Head::Cost, x)] {
@@ -78,21 +86,27 @@ impl Estimates {
                     return Err(HeadOutputError { action, head, found });
                 }
             }
-            *estimate = Estimate { success: sigmoid(z), cost: cost(x) };
+            *estimate = Estimate {
+                success: sigmoid(z),
+                cost: cost(x),
+            };
         }
         Ok(Self(estimates))
     }
 }
 
-/// `1 / (1 + exp(-z))`, by the branch whose exponential cannot overflow.
+/// `1 / (1 + exp(-z))`, by the branch whose exponential cannot overflow, in double precision until the one rounding
+/// at the end: so a greater logit never gives a smaller probability, which single precision does not promise.
 fn sigmoid(z: f32) -> Probability {
+    let z = f64::from(z);
     let q = if z >= 0.0 {
-        1.0 / (1.0 + libm::expf(-z))
+        1.0 / (1.0 + libm::exp(-z))
     } else {
-        let e = libm::expf(z);
+        let e = libm::exp(z);
         e / (1.0 + e)
     };
-    Probability::saturating(q)
+    #[expect(clippy::cast_possible_truncation, reason = "the rounding to `f32` is the intent")]
+    Probability::saturating(q as f32)
 }
 
 /// `expm1(softplus(x))`, in double precision until the one rounding at the end.
@@ -101,8 +115,10 @@ fn sigmoid(z: f32) -> Probability {
 /// compares, and the two roundings must agree between training and serving.
 fn cost(x: f32) -> NormalizedCost {
     let l = log1p_cost(x);
-    // The rounding to `f32` is the intent; an overflow gives infinity, which saturates.
-    #[expect(clippy::cast_possible_truncation)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the rounding is the intent; infinity saturates"
+    )]
     NormalizedCost::saturating(libm::expm1(l) as f32)
 }
 
@@ -119,7 +135,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn outputs(z: f32, x: f32) -> HeadOutputs {
-        HeadOutputs { success_logits: PerAction([z; 5]), cost_preactivations: PerAction([x; 5]) }
+        HeadOutputs {
+            success_logits: PerAction([z; 5]),
+            cost_preactivations: PerAction([x; 5]),
+        }
     }
 
     #[test]
@@ -130,7 +149,7 @@ mod tests {
             (1.0,       -1.0,     0.731_058_6,       0.367_879_44),
             (-1.0,      2.0,      0.268_941_43,      7.389_056),
             (20.0,      -20.0,    1.0,               2.061_153_6e-9),
-            (-88.0,     5.0,      6.054_601_9e-39,   148.413_16),
+            (-88.0,     5.0,      6.054_601e-39,    148.413_16),
             (1e4,       1e4,      1.0,               f32::MAX),
             (-1e4,      -1e4,     0.0,               0.0),
             (f32::MAX,  f32::MAX, 1.0,               f32::MAX),
@@ -138,7 +157,7 @@ mod tests {
         ];
         for (z, x, q, c) in cases {
             let found = Estimates::from_heads(&outputs(z, x)).unwrap()[Action::Retry];
-            let close = |a: f32, b: f32| a == b || (a - b).abs() <= 4e-7 * b.abs();
+            let close = |a: f32, b: f32| (a - b).abs() <= 1.2e-7 * b.abs();
             assert!(close(found.success.get(), q), "z {z}: {found:?}");
             assert!(close(found.cost.get(), c), "x {x}: {found:?}");
         }
@@ -168,7 +187,7 @@ mod tests {
             let found = Estimates::from_heads(&outputs(z, x)).unwrap()[Action::Submit];
             let q = 1.0 / (1.0 + (-f64::from(z)).exp());
             let c = f64::from(x).exp().ln_1p().exp_m1();
-            prop_assert!((f64::from(found.success.get()) - q).abs() <= 3e-7 * q + 1e-40);
+            prop_assert!((f64::from(found.success.get()) - q).abs() <= 1e-7 * q + 1e-44);
             prop_assert!((f64::from(found.cost.get()) - c).abs() <= 1e-6 * c + 1e-14);
         }
 

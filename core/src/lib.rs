@@ -31,11 +31,11 @@ pub mod state;
 pub mod units;
 
 pub use action::{Action, ActionSet, PerAction};
-pub use decide::{CountTokens, Decide, Spans, Stage};
+pub use decide::{CountTokens, Decide, Decided, FallbackReason, Spans, Stage};
 pub use digest::Digest;
 pub use estimate::{Estimate, Estimates, HeadOutputError, HeadOutputs};
 pub use limits::{Limits, Remaining};
-pub use rule::{Choice, Utility, select, utilities};
+pub use rule::{Choice, Utility, lead, select, utilities};
 pub use shares::{Field, FieldShares};
 pub use state::{Candidate, ContextReason, DecisionState, Menu, MenuError, Observation, Patch};
 pub use units::{Bytes, Lambda, Micros, NormalizedCost, Probability, Tokens};

@@ -1,5 +1,7 @@
 //! The selection rule.
 
+use core::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Action, ActionSet, PerAction};
@@ -8,14 +10,49 @@ use crate::units::{Lambda, NormalizedCost};
 
 /// `q - lambda * c`: finite for every legal estimate and lambda, since the product of two `f32` fits an `f64`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Utility(pub f64);
+#[serde(try_from = "f64", into = "f64")] // the wire must not build a NaN, which would compare with nothing
+pub struct Utility(f64);
 
 impl Utility {
-    /// The utility of one estimate at one lambda.
+    /// The utility of one estimate at one lambda. The product is exact, so only the difference is rounded.
     #[must_use]
     pub fn of(estimate: Estimate, lambda: Lambda) -> Self {
         Self(f64::from(estimate.success.get()) - f64::from(lambda.get()) * f64::from(estimate.cost.get()))
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+/// A utility came that is NaN or infinite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NotAUtility(pub f64);
+
+impl fmt::Display for NotAUtility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a utility must be finite; found {}", self.0)
+    }
+}
+
+impl core::error::Error for NotAUtility {}
+
+impl TryFrom<f64> for Utility {
+    type Error = NotAUtility;
+    fn try_from(value: f64) -> Result<Self, NotAUtility> {
+        if value.is_finite() {
+            Ok(Self(value))
+        } else {
+            Err(NotAUtility(value))
+        }
+    }
+}
+
+impl From<Utility> for f64 {
+    fn from(value: Utility) -> Self {
+        value.0
     }
 }
 
@@ -52,6 +89,20 @@ pub fn select(estimates: &Estimates, available: ActionSet, lambda: Lambda) -> Op
     best
 }
 
+/// By how much the winner's utility exceeds the best of the others: never negative, 0 at a tie.
+///
+/// `None` with fewer than two available actions, where nothing was compared. A lead below what the precision of the
+/// forward pass can move makes the decision a near tie.
+#[must_use]
+pub fn lead(estimates: &Estimates, available: ActionSet, lambda: Lambda) -> Option<f64> {
+    let winner = select(estimates, available, lambda)?;
+    available
+        .without(winner.action)
+        .iter()
+        .map(|other| winner.utility.get() - Utility::of(estimates[other], lambda).get())
+        .reduce(f64::min)
+}
+
 /// The utility of every action, available or not: what a choice is explained with.
 #[must_use]
 pub fn utilities(estimates: &Estimates, lambda: Lambda) -> PerAction<Utility> {
@@ -68,7 +119,10 @@ mod tests {
     const SUBMIT_ONLY: ActionSet = ActionSet::EMPTY.with(Action::Submit);
 
     fn estimate((success, cost): (f32, f32)) -> Estimate {
-        Estimate { success: Probability::new(success).unwrap(), cost: NormalizedCost::new(cost).unwrap() }
+        Estimate {
+            success: Probability::new(success).unwrap(),
+            cost: NormalizedCost::new(cost).unwrap(),
+        }
     }
 
     #[test]
@@ -90,7 +144,7 @@ mod tests {
             estimates[Continue] = estimate(go_on);
             let choice = select(&estimates, available, Lambda::new(lambda).unwrap());
             assert_eq!(choice.map(|it| it.action), picks, "{name}");
-            assert!(choice.is_none_or(|it| it.utility.0.is_finite()), "{name}");
+            assert!(choice.is_none_or(|it| it.utility.get().is_finite()), "{name}");
         }
     }
 
@@ -106,6 +160,33 @@ mod tests {
         }
         ranked.sort_by(|a, b| a.partial_cmp(b).unwrap());
         ranked.first().and_then(|&(_, _, index)| Action::from_index(index))
+    }
+
+    #[test]
+    fn the_lead_is_the_gap_to_the_second() {
+        use Action::{Continue, Retry, Submit};
+        let mut estimates = PerAction([estimate((0.0, 0.0)); 5]);
+        estimates[Submit] = estimate((0.25, 0.0));
+        estimates[Continue] = estimate((0.75, 0.5));
+        estimates[Retry] = estimate((1.0, 0.0));
+        let at = |lambda| Lambda::new(lambda).unwrap();
+        assert_eq!(lead(&estimates, BOTH, at(0.0)), Some(0.5));
+        assert_eq!(lead(&estimates, BOTH, at(0.5)), Some(0.25));
+        assert_eq!(lead(&estimates, BOTH, at(1.0)), Some(0.0), "a tie");
+        assert_eq!(lead(&estimates, SUBMIT_ONLY, at(0.0)), None);
+        assert_eq!(lead(&estimates, ActionSet::EMPTY, at(0.0)), None);
+        assert_eq!(lead(&estimates, BOTH.with(Retry), at(0.0)), Some(0.25));
+    }
+
+    #[test]
+    fn the_wire_builds_no_utility_that_is_not_finite() {
+        for (value, legal) in [(0.5, true), (-3.0, true), (f64::NAN, false), (f64::INFINITY, false)] {
+            assert_eq!(
+                postcard::from_bytes::<Utility>(&value.to_le_bytes()).is_ok(),
+                legal,
+                "{value}"
+            );
+        }
     }
 
     proptest! {
@@ -132,6 +213,9 @@ mod tests {
             match select(&estimates, available, lambda) {
                 None => prop_assert!(available.is_empty()),
                 Some(choice) => {
+                    let lead = lead(&estimates, available, lambda);
+                    prop_assert_eq!(lead.is_none(), available.len() == 1);
+                    prop_assert!(lead.is_none_or(|lead| lead >= 0.0));
                     prop_assert!(available.contains(choice.action));
                     prop_assert_eq!(choice.utility, all[choice.action]);
                     prop_assert!(available.iter().all(|other| all[other] <= choice.utility));

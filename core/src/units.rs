@@ -59,7 +59,7 @@ macro_rules! ranged {
             #[doc = concat!("[`OutOfRange`] if `value` is not ", $expected, ".")]
             pub const fn new(value: f32) -> Result<Self, OutOfRange> {
                 if $min <= value && value <= $max { // false for NaN
-                    Ok(Self(value))
+                    Ok(Self(value + 0.0)) // -0 becomes 0: equal numbers have equal bytes, hence equal digests
                 } else {
                     Err(OutOfRange { what: $what, expected: $expected, found: value })
                 }
@@ -154,9 +154,18 @@ mod tests {
             assert_eq!(Probability::new(value).is_ok(), probability, "{value}");
             assert_eq!(NormalizedCost::new(value).is_ok(), cost, "{value}");
             assert_eq!(Lambda::new(value).is_ok(), cost, "{value}");
-            assert_eq!(postcard::from_bytes::<Probability>(&wire).is_ok(), probability, "{value}");
+            assert_eq!(
+                postcard::from_bytes::<Probability>(&wire).is_ok(),
+                probability,
+                "{value}"
+            );
             assert_eq!(postcard::from_bytes::<NormalizedCost>(&wire).is_ok(), cost, "{value}");
             assert_eq!(postcard::from_bytes::<Lambda>(&wire).is_ok(), cost, "{value}");
         }
+        assert_eq!(
+            Probability::new(-0.0).unwrap().get().to_bits(),
+            0,
+            "equal numbers have equal bytes"
+        );
     }
 }
