@@ -1,1 +1,28 @@
-//! (being built)
+//! The unprivileged side of the sandbox: asks for one run, and reads its output and its receipt.
+//!
+//! ```no_run
+//! use tack_sandbox_client::{Access, Client, Mount, Run};
+//!
+//! let mut run = Run::new(["/usr/bin/python3", "-c", "print(1)"], "/work");
+//! run.mounts.push(Mount { source: "/home/me/task".into(), target: "/work".into(), access: Access::ReadOnly });
+//! let finished = Client::find(None).run(&run)?;
+//! assert_eq!(finished.receipt.exit_status(), Some(0));
+//! assert_eq!(finished.stdout.head, b"1\n");
+//! # Ok::<(), tack_sandbox_client::ClientError>(())
+//! ```
+//!
+//! What this crate does not do: it makes no namespace and no mount, and links no code that could. It finds the
+//! privileged helper, spawns it over a socket pair, and speaks [`protocol`] with it. A client that dies closes the
+//! socket, and the helper ends the run.
+#![forbid(unsafe_code)]
+
+mod connection;
+mod helper;
+mod run;
+
+pub use tack_sandbox_protocol as protocol;
+pub use tack_sandbox_protocol::{Access, Receipt, RunLimits};
+
+pub use connection::ClientError;
+pub use helper::{Client, Helper};
+pub use run::{Captured, Finished, Mount, RequestError, Run};

@@ -1,0 +1,172 @@
+//! One conversation: spawn the helper, send the request, collect output and receipt.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::Duration;
+
+use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
+use tack_sandbox_protocol::{FrameError, Part, Refusal, Reply, Stream};
+
+use crate::helper::Client;
+use crate::run::{self, Captured, Finished, RequestError, Run};
+
+/// How long a helper may be silent beyond the run's own wall limit: its set-up bound (10 s) and its tear-down, three
+/// times over. One that is silent longer is killed, and its process tree with it.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Why there is no receipt.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Neither an installed helper nor an own one.
+    #[error("there is no sandbox helper: `tack-sandboxd` is neither beside this program nor on PATH")]
+    NoHelper,
+    /// The run cannot be asked for.
+    #[error("the run cannot be asked for")]
+    Request(#[from] RequestError),
+    /// No socket pair.
+    #[error("cannot make a socket pair for the sandbox helper")]
+    SocketPair(#[source] io::Error),
+    /// The helper does not start.
+    #[error("cannot start the sandbox helper `{program}`")]
+    Spawn {
+        /// The helper's program.
+        program: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The request could not be sent.
+    #[error("cannot send the request to the sandbox helper")]
+    Send(#[source] io::Error),
+    /// The answer could not be read, or did not come in time.
+    #[error("cannot read the sandbox helper's answer")]
+    Receive(#[source] io::Error),
+    /// The answer is not of this protocol.
+    #[error("the sandbox helper's answer was not understood")]
+    Frame(#[source] FrameError),
+    /// More output came back than was asked for.
+    #[error("the sandbox helper sent more of {stream} than was asked for")]
+    TooMuchOutput {
+        /// The stream.
+        stream: Stream,
+    },
+    /// The helper answered that there is no sandbox to be had.
+    #[error("the sandbox helper refused")]
+    Refused(#[source] Refusal),
+    /// The helper ended without a last word. Its process tree is gone with it.
+    #[error("the sandbox helper ended without an answer ({status})")]
+    HelperDied {
+        /// How it ended.
+        status: ExitStatus,
+    },
+}
+
+impl Client {
+    /// Runs one command, and returns when nothing of it is left.
+    ///
+    /// # Errors
+    /// A [`ClientError`] where there is no receipt. A payload that fails, or a launch step that fails, is not an
+    /// error here: both are causes in the receipt.
+    pub fn run(&self, run: &Run) -> Result<Finished, ClientError> {
+        let helper = self.helper().ok_or(ClientError::NoHelper)?;
+        let request = run::encode(run)?;
+        let (ours, theirs) = UnixStream::pair().map_err(ClientError::SocketPair)?;
+        ours.set_read_timeout(Some(Duration::from_micros(run.limits.wall_us).saturating_add(SILENCE)))
+            .map_err(ClientError::SocketPair)?;
+        let mut command = helper.command();
+        command
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit());
+        let child = command.spawn().map_err(|source| ClientError::Spawn {
+            program: helper.program().to_owned(),
+            source,
+        })?;
+        // The command keeps the helper's end of the pair open: it must go, or the helper's death is not seen.
+        drop(command);
+        let mut conversation = Conversation {
+            socket: ours,
+            child,
+            over: false,
+        };
+        let finished = conversation.hold(&request, u64::from(run.limits.kept_bytes));
+        match finished {
+            Err(ClientError::Receive(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(ClientError::HelperDied {
+                    status: conversation.end()?,
+                })
+            }
+            Ok(finished) => conversation.end().map(|_| finished),
+            error => error,
+        }
+    }
+}
+
+/// A helper and the socket to it. Dropped before its end, it kills the helper.
+struct Conversation {
+    socket: UnixStream,
+    child: Child,
+    over: bool,
+}
+
+impl Conversation {
+    fn hold(&mut self, request: &[u8], kept_bytes: u64) -> Result<Finished, ClientError> {
+        match self.socket.write_all(request) {
+            // A helper that refuses may close before it has read all: its word is what counts.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(ClientError::Send(error)),
+            _ => {}
+        }
+        let mut kept: [Captured; Stream::COUNT] = Default::default();
+        let mut body = Vec::new();
+        loop {
+            let mut header = [0; HEADER_BYTES];
+            self.socket.read_exact(&mut header).map_err(ClientError::Receive)?;
+            body.resize(frame::body_bytes(&header).map_err(ClientError::Frame)?, 0);
+            self.socket.read_exact(&mut body).map_err(ClientError::Receive)?;
+            match frame::decode_body(&body).map_err(ClientError::Frame)? {
+                Reply::Output { stream, part, bytes } => {
+                    let captured = &mut kept[stream as usize];
+                    if (captured.head.len() + captured.tail.len() + bytes.len()) as u64 > kept_bytes {
+                        return Err(ClientError::TooMuchOutput { stream });
+                    }
+                    match part {
+                        Part::Head => captured.head.extend_from_slice(bytes),
+                        Part::Tail => captured.tail.extend_from_slice(bytes),
+                    }
+                }
+                Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),
+                Reply::Done(receipt) => {
+                    for (captured, summary) in kept.iter_mut().zip(receipt.streams) {
+                        captured.bytes_total = summary.bytes_total;
+                        captured.sha256 = summary.sha256;
+                    }
+                    let [stdout, stderr, report] = kept;
+                    return Ok(Finished {
+                        receipt,
+                        stdout,
+                        stderr,
+                        report,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Waits for the helper, which has said its last word: its control groups are gone when it is.
+    fn end(mut self) -> Result<ExitStatus, ClientError> {
+        self.over = true;
+        self.child.wait().map_err(ClientError::Receive)
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if !self.over {
+            // The helper's death takes its process tree along. Both calls fail only where it is already gone.
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+}
