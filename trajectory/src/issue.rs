@@ -1,0 +1,129 @@
+//! The issue text: out of a file that the caller names, or cut out of the prompt that an agent was given.
+
+use crate::error::Problem;
+use crate::json::{At, Node};
+use crate::mend::mend;
+
+/// A file that holds the issue: its text, or JSON lines of tasks with `instance_id` and `problem_statement`.
+#[derive(Clone, Copy, Debug)]
+pub struct IssueFile<'a> {
+    /// Everything in the file.
+    pub bytes: &'a [u8],
+}
+
+/// The issue of `instance` in `file`. Of a task nothing but `problem_statement` is read: it also holds the answer.
+pub(crate) fn of_file(file: &IssueFile<'_>, instance: Option<&str>) -> Result<Vec<u8>, Problem> {
+    let mended = mend(file.bytes);
+    let Some(rows) = tasks(&mended.text) else {
+        return Ok(file.bytes.to_vec());
+    };
+    let rows: Vec<_> = rows
+        .iter()
+        .enumerate()
+        .map(|(index, row)| At::row(row, index))
+        .collect();
+    let mut ids = Vec::new();
+    for row in &rows {
+        let id = row.required("instance_id", "the id of the task")?.text()?;
+        // One task alone needs no id to be found by.
+        if instance == Some(id) || (instance.is_none() && rows.len() == 1) {
+            return Ok(row
+                .required("problem_statement", "the issue text")?
+                .text()?
+                .as_bytes()
+                .to_vec());
+        }
+        ids.push(id.to_owned());
+    }
+    Err(Problem::UnknownInstance {
+        asked: instance.unwrap_or("(none)").to_owned(),
+        ids,
+    })
+}
+
+/// The rows of a task list; `None` where the file is plain text.
+fn tasks(text: &str) -> Option<Vec<Node<'_>>> {
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let rows = Node::parse_lines(text).ok()?;
+    rows.iter().all(|row| row.has("problem_statement")).then_some(rows)
+}
+
+/// The text between `before` and the last `after` that follows it; `None` unless both stand there.
+///
+/// The last one, since an issue may itself quote the words that follow it, while the prompt's own stand behind it.
+pub(crate) fn between<'t>(prompt: &'t str, before: &str, after: &str) -> Option<&'t str> {
+    let start = prompt.find(before)? + before.len();
+    let rest = &prompt[start..];
+    let end = if after.is_empty() {
+        rest.len()
+    } else {
+        rest.rfind(after)?
+    };
+    Some(&rest[..end])
+}
+
+/// The text that stands in `prompt` where `template` has one of `slots` (`{{task}}`, `{problem_statement}`).
+///
+/// The words around the slot are compared up to the next `{`, where the template puts in something else.
+pub(crate) fn in_template<'t>(prompt: &'t str, template: &str, slots: &[&str]) -> Option<&'t str> {
+    let (slot, at) = slots.iter().find_map(|slot| Some((slot, template.find(slot)?)))?;
+    let before = template[..at].rsplit('}').next()?;
+    let after = template[at + slot.len()..].split('{').next()?;
+    // A template engine drops the template's last newline; a prompt whose words differ was made by another template.
+    between(prompt, before, after).or_else(|| between(prompt, before, after.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_an_issue_or_a_task_list() {
+        let tasks = "{\"instance_id\": \"a\", \"problem_statement\": \"first\", \"gold_patch\": \"secret\"}\n\
+                     {\"instance_id\": \"b\", \"problem_statement\": \"second\"}\n";
+        let one = "{\"instance_id\": \"a\", \"problem_statement\": \"only\"}";
+        let bad = "{\"instance_id\": \"a\", \"problem_statement\": 7}";
+        #[rustfmt::skip]
+        let cases = [ // file, instance, issue or error
+            ("plain\r\n",        None,      Ok("plain\r\n")),
+            ("",                 Some("a"), Ok("")),
+            ("{ not json",       None,      Ok("{ not json")),
+            ("{\"a\": 1}",       None,      Ok("{\"a\": 1}")),
+            (tasks,              Some("b"), Ok("second")),
+            (one,                None,      Ok("only")),
+            (one,                Some("c"), Err("no row for the instance `c`; the file has a")),
+            (tasks,              None,      Err("no row for the instance `(none)`; the file has a, b")),
+            (bad,                Some("a"), Err("`[0].problem_statement` should be a string; found the number 7")),
+        ];
+        for (file, instance, expected) in cases {
+            let found = of_file(&IssueFile { bytes: file.as_bytes() }, instance).map_err(|it| it.to_string());
+            assert_eq!(
+                found,
+                expected.map(|it| it.as_bytes().to_vec()).map_err(str::to_owned),
+                "{file}"
+            );
+        }
+        assert_eq!(of_file(&IssueFile { bytes: b"\xff" }, None).unwrap(), b"\xff");
+    }
+
+    #[test]
+    fn the_slot_of_a_template_is_found_in_its_prompt() {
+        #[rustfmt::skip]
+        let cases = [ // template, prompt, issue
+            ("A:\n{{task}}\nB",            "A:\nit\nB",             Some("it")),
+            ("A:\n{{task}}\nB",            "A:\nit\nB\nB",          Some("it\nB")),
+            ("{{x}}A:{{task}}B{{y}}",      "cA:itBd",               Some("it")),
+            ("A:{{ task }}\n",             "A:it",                  Some("it")),
+            ("A:{{task}}B",                "C:itB",                 None),
+            ("no slot",                    "no slot",               None),
+            ("{{task}}",                   "it",                    Some("it")),
+            ("A {problem_statement} B {c}", "A it B d",             Some("it")),
+        ];
+        for (template, prompt, issue) in cases {
+            let slots = ["{{task}}", "{{ task }}", "{problem_statement}"];
+            assert_eq!(in_template(prompt, template, &slots), issue, "{template}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What every reader makes of its file, and the one place that cuts it at a decision point.
+//!
+//! A recording is a list of *steps*. A step is one reply of the model and everything that was recorded until the
+//! next one. The decision point after step `n` sees steps `0..=n` and nothing later. The last decision point, the
+//! *default* one, stands after the last step that is not the submission itself: no edit follows it, so what was
+//! submitted is the patch as it stood there. No other point may see the submission.
+
+use tack_core::Remaining;
+
+use crate::error::Problem;
+use crate::format::Format;
+use crate::gap::{About, Cause, Gap};
+use crate::issue;
+use crate::state::{OwnedObservation, OwnedState, Saved};
+use crate::usage::{Reply, RunTotals, add_up};
+use crate::{Options, Point, Read, Rows};
+
+/// A whole recording, as its reader understood it.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) format: Format,
+    pub(crate) instance: Option<String>,
+    pub(crate) rows: Rows,
+    pub(crate) issue: Option<Vec<u8>>,
+    pub(crate) base: Option<String>,
+    pub(crate) steps: Vec<Step>,
+    /// Whether the last step is nothing but the agent's handing in: it changes no file.
+    pub(crate) last_step_submits: bool,
+    /// What was handed in at the end.
+    pub(crate) submission: Option<Vec<u8>>,
+    /// How many calls the whole run might charge; `None` where unlimited or unknown.
+    pub(crate) call_limit: Option<u64>,
+    pub(crate) totals: RunTotals,
+    pub(crate) gaps: Vec<Gap>,
+}
+
+/// One reply of the model and what was recorded until the next.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) reply: Option<Reply>,
+    /// Tool calls that the reply made.
+    pub(crate) tool_calls: u32,
+    /// The whole patch against the base as it stood after this step, where the step itself recorded it.
+    pub(crate) patch: Option<Vec<u8>>,
+    /// When the last thing of this step was recorded, in microseconds of the recorder's own clock.
+    pub(crate) time_us: Option<u64>,
+}
+
+/// An answer, and whether the agent was shown it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) observation: OwnedObservation,
+    pub(crate) is_visible: bool,
+}
+
+impl Recording {
+    /// A recording of `format` in which nothing is known yet.
+    pub(crate) fn new(format: Format, rows: Rows) -> Self {
+        Self {
+            format,
+            instance: None,
+            rows,
+            issue: None,
+            base: None,
+            steps: Vec::new(),
+            last_step_submits: false,
+            submission: None,
+            call_limit: None,
+            totals: RunTotals::default(),
+            gaps: Vec::new(),
+        }
+    }
+
+    pub(crate) fn gap(&mut self, about: About, cause: Cause, note: impl Into<std::borrow::Cow<'static, str>>) {
+        self.gaps.push(Gap::new(about, cause, note));
+    }
+
+    /// The state at the decision point that `options` ask for.
+    pub(crate) fn at_point(mut self, options: &Options<'_>) -> Result<Read, Problem> {
+        let point = self.point(options.at)?;
+        let patch = match options.patch {
+            Some(given) => Some(given.to_vec()),
+            None => self.patch_at(&point)?,
+        };
+        let issue = match &options.issue {
+            Some(file) => Some(issue::of_file(file, self.instance.as_deref())?),
+            None => self.issue.take(),
+        };
+        if issue.is_none() {
+            self.gap(
+                About::Issue,
+                Cause::Recording,
+                "not in the file: the state's issue is empty until one is given",
+            );
+        }
+        if patch
+            .as_ref()
+            .is_some_and(|patch| !patch.is_empty() && !patch.ends_with(b"\n"))
+        {
+            self.gap(
+                About::Patch,
+                Cause::Recording,
+                "its last newline is missing: kept byte for byte",
+            );
+        }
+
+        self.steps.truncate(point.seen());
+        let mut usage = add_up(self.steps.iter().filter_map(|step| step.reply.as_ref()));
+        usage.tool_calls = self
+            .steps
+            .iter()
+            .map(|step| step.tool_calls)
+            .fold(0, u32::saturating_add);
+        usage.wall = wall(&self.steps);
+        let charged = self.steps.len() as u64;
+        let budget = Remaining {
+            tool_calls: self
+                .call_limit
+                .map(|limit| u32::try_from(limit.saturating_sub(charged)).unwrap_or(u32::MAX)),
+            ..Remaining::default()
+        };
+        let complete: Vec<Seen> = self.steps.into_iter().flat_map(|step| step.seen).collect();
+        let visible = complete
+            .iter()
+            .filter(|seen| seen.is_visible)
+            .map(|seen| seen.observation.clone())
+            .collect();
+        Ok(Read {
+            state: OwnedState {
+                issue,
+                menu: options.menu.clone(),
+                patch,
+                observations: visible,
+                budget,
+            },
+            saved: Saved {
+                base: self.base,
+                complete_history: complete.into_iter().map(|seen| seen.observation).collect(),
+            },
+            format: self.format,
+            instance: self.instance,
+            rows: self.rows,
+            point,
+            usage,
+            totals: self.totals,
+            gaps: self.gaps,
+        })
+    }
+
+    fn point(&self, at: Option<u32>) -> Result<Point, Problem> {
+        let steps = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
+        let points = steps - u32::from(self.last_step_submits && steps > 0);
+        match at {
+            None => Ok(Point {
+                step: points.checked_sub(1),
+                is_default: true,
+                points,
+                steps,
+            }),
+            Some(step) if step < points => Ok(Point {
+                step: Some(step),
+                is_default: step + 1 == points,
+                points,
+                steps,
+            }),
+            Some(asked) => Err(Problem::UnknownStep {
+                asked,
+                points: match points {
+                    0 => "no steps".to_owned(),
+                    1 => "step 0 alone".to_owned(),
+                    more => format!("steps 0 to {}", more - 1),
+                },
+            }),
+        }
+    }
+
+    fn patch_at(&mut self, point: &Point) -> Result<Option<Vec<u8>>, Problem> {
+        let of_step = point
+            .seen()
+            .checked_sub(1)
+            .and_then(|last| self.steps.get_mut(last)?.patch.take());
+        if !point.is_default {
+            return match (of_step, point.step) {
+                (Some(patch), _) => Ok(Some(patch)),
+                (None, step) => Err(Problem::PatchNotRecorded {
+                    step: step.unwrap_or_default(),
+                }),
+            };
+        }
+        // Empty because the run was cut off is not empty by choice: only an agent that handed in says "no change".
+        let is_cut_off = !self.steps.is_empty() && !self.last_step_submits;
+        let submission = self.submission.take();
+        if is_cut_off && submission.as_ref().is_some_and(Vec::is_empty) && of_step.is_none() {
+            self.gap(
+                About::Patch,
+                Cause::Recording,
+                "the run ended without handing in, so its empty patch says nothing",
+            );
+            return Ok(None);
+        }
+        let patch = submission.filter(|patch| !(is_cut_off && patch.is_empty())).or(of_step);
+        if patch.is_none() {
+            self.gap(
+                About::Patch,
+                Cause::Recording,
+                "not in the file: unknown, which is not empty",
+            );
+        }
+        Ok(patch)
+    }
+}
+
+fn wall(steps: &[Step]) -> Option<tack_core::Micros> {
+    let times = || steps.iter().filter_map(|step| step.time_us);
+    // One time alone spans nothing.
+    (times().count() > 1).then(|| tack_core::Micros(times().max().unwrap_or(0) - times().min().unwrap_or(0)))
+}

@@ -1,0 +1,254 @@
+//! A decision state that owns its bytes, and lends the views of `tack-core`.
+
+use tack_core::{Candidate, ContextReason, DecisionState, Menu, MenuError, Observation, Patch, Remaining};
+
+/// The five fields of a decision state, owned.
+///
+/// Like [`DecisionState`] it has no place for an outcome. Every text is bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct OwnedState {
+    /// The issue as the requester wrote it; `None` where neither the recording nor the caller has it. It is then
+    /// lent as no bytes at all, since [`DecisionState`] knows no unknown issue: whoever decides says so.
+    pub issue: Option<Vec<u8>>,
+    /// The public-test menu; `None` is [`Menu::Unknown`].
+    pub menu: Option<OwnedMenu>,
+    /// The patch against the initial repository; `None` is [`Patch::Unknown`], which is not the empty patch.
+    pub patch: Option<Vec<u8>>,
+    /// What the agent's tools answered, oldest first.
+    pub observations: Vec<OwnedObservation>,
+    /// What is left of the repair budget.
+    pub budget: Remaining,
+}
+
+/// An [`Observation`] that owns its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedObservation {
+    /// Which step of the recording it stands at, from 0.
+    pub step: u32,
+    /// The command or tool call, as recorded.
+    pub call: Vec<u8>,
+    /// The answer, as recorded.
+    pub output: Vec<u8>,
+    /// The exit status of the command, where it was recorded apart from the text.
+    pub exit_status: Option<i32>,
+    /// Why this entry is in the context.
+    pub reason: ContextReason,
+}
+
+impl OwnedObservation {
+    /// The view of `tack-core`.
+    #[must_use]
+    pub fn lend(&self) -> Observation<'_> {
+        Observation {
+            step: self.step,
+            call: &self.call,
+            output: &self.output,
+            exit_status: self.exit_status,
+            reason: self.reason,
+        }
+    }
+}
+
+/// A public-test menu within the bounds of [`Menu`].
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct OwnedMenu {
+    targeted: Vec<String>,
+    broader: Vec<String>,
+}
+
+impl OwnedMenu {
+    /// A menu of these test functions.
+    ///
+    /// # Errors
+    /// [`MenuError`] if a part is over its bound.
+    pub fn new(targeted: Vec<String>, broader: Vec<String>) -> Result<Self, MenuError> {
+        let bounds = [
+            ("targeted", Menu::TARGETED_MAX, targeted.len()),
+            ("broader", Menu::BROADER_MAX, broader.len()),
+        ];
+        for (part, most, found) in bounds {
+            if found > most {
+                return Err(MenuError { part, most, found });
+            }
+        }
+        Ok(Self { targeted, broader })
+    }
+
+    /// The targeted test functions: at most [`Menu::TARGETED_MAX`].
+    #[must_use]
+    pub fn targeted(&self) -> &[String] {
+        &self.targeted
+    }
+
+    /// The broader test functions: at most [`Menu::BROADER_MAX`].
+    #[must_use]
+    pub fn broader(&self) -> &[String] {
+        &self.broader
+    }
+}
+
+/// What a candidate is restored from, beside the state's patch: the base and everything that was saved.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Saved {
+    /// The commit of the initial repository, where it was recorded.
+    pub base: Option<String>,
+    /// Every recorded answer up to the decision point, oldest first: also those that were hidden from the agent.
+    pub complete_history: Vec<OwnedObservation>,
+}
+
+/// The lists of views that a lent state points into. See [`OwnedState::lend`].
+#[derive(Clone, Debug)]
+pub struct Lent<'s> {
+    issue: &'s [u8],
+    menu: Option<(Vec<&'s str>, Vec<&'s str>)>,
+    patch: Patch<'s>,
+    observations: Vec<Observation<'s>>,
+    budget: Remaining,
+    base: Option<&'s str>,
+    complete_history: Vec<Observation<'s>>,
+}
+
+impl OwnedState {
+    /// Lends the state. Two calls, since the views point into lists that somebody has to hold:
+    ///
+    /// ```
+    /// # use tack_trajectory::OwnedState;
+    /// let state = OwnedState { issue: Some(b"it breaks".to_vec()), ..OwnedState::default() };
+    /// let lent = state.lend();
+    /// assert_eq!(lent.state().issue, b"it breaks");
+    /// ```
+    #[must_use]
+    pub fn lend(&self) -> Lent<'_> {
+        Lent {
+            issue: self.issue.as_deref().unwrap_or_default(),
+            menu: self
+                .menu
+                .as_ref()
+                .map(|menu| (as_strs(&menu.targeted), as_strs(&menu.broader))),
+            patch: self.patch.as_deref().map_or(Patch::Unknown, Patch::Known),
+            observations: self.observations.iter().map(OwnedObservation::lend).collect(),
+            budget: self.budget,
+            base: None,
+            complete_history: Vec::new(),
+        }
+    }
+
+    /// Lends the state and, with what was `saved`, its candidate.
+    #[must_use]
+    pub fn lend_with<'s>(&'s self, saved: &'s Saved) -> Lent<'s> {
+        Lent {
+            base: saved.base.as_deref(),
+            complete_history: saved.complete_history.iter().map(OwnedObservation::lend).collect(),
+            ..self.lend()
+        }
+    }
+}
+
+fn as_strs(tests: &[String]) -> Vec<&str> {
+    tests.iter().map(String::as_str).collect()
+}
+
+impl Lent<'_> {
+    /// The decision state.
+    #[must_use]
+    pub fn state(&self) -> DecisionState<'_> {
+        DecisionState {
+            issue: self.issue,
+            menu: self.menu(),
+            patch: self.patch,
+            observations: &self.observations,
+            budget: self.budget,
+        }
+    }
+
+    /// The candidate: its visible history is the state's. Lent by [`OwnedState::lend`] alone, it has neither a base
+    /// nor a complete history.
+    #[must_use]
+    pub fn candidate(&self) -> Candidate<'_> {
+        Candidate {
+            base: self.base,
+            patch: self.patch,
+            complete_history: &self.complete_history,
+            visible_history: &self.observations,
+        }
+    }
+
+    fn menu(&self) -> Menu<'_> {
+        match &self.menu {
+            None => Menu::Unknown,
+            #[expect(clippy::expect_used, reason = "`OwnedMenu::new` holds the same two bounds")]
+            Some((targeted, broader)) => Menu::new(targeted, broader).expect("an owned menu is within its bounds"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tests(count: usize) -> Vec<String> {
+        (0..count).map(|test| format!("tests/test_a.py::test_{test}")).collect()
+    }
+
+    #[test]
+    fn the_bounds_are_those_of_core() {
+        for targeted in [0, 1, 5, 6, 20, 21] {
+            for broader in [0, 5, 20, 21] {
+                let (a, b) = (tests(targeted), tests(broader));
+                let (a_strs, b_strs) = (as_strs(&a), as_strs(&b));
+                let of_core = Menu::new(&a_strs, &b_strs).map(|_| ());
+                assert_eq!(
+                    OwnedMenu::new(a.clone(), b.clone()).map(|_| ()),
+                    of_core,
+                    "{targeted} and {broader}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_lent_is_what_is_owned() {
+        let seen = OwnedObservation {
+            step: 3,
+            call: b"ls".to_vec(),
+            output: vec![0xff, 0],
+            exit_status: Some(-1),
+            reason: ContextReason::Inspection,
+        };
+        let hidden = OwnedObservation {
+            step: 2,
+            reason: ContextReason::Harness,
+            ..seen.clone()
+        };
+        let state = OwnedState {
+            issue: Some(b"issue".to_vec()),
+            menu: Some(OwnedMenu::new(tests(2), tests(0)).unwrap()),
+            patch: Some(Vec::new()),
+            observations: vec![seen.clone()],
+            budget: Remaining {
+                tool_calls: Some(7),
+                ..Remaining::default()
+            },
+        };
+        let saved = Saved {
+            base: Some("abc".to_owned()),
+            complete_history: vec![hidden, seen.clone()],
+        };
+        let lent = state.lend_with(&saved);
+        assert_eq!(lent.state().issue, b"issue");
+        assert_eq!(lent.state().menu.targeted().len(), 2);
+        assert_eq!(lent.state().patch, Patch::Known(&[]));
+        assert_eq!(lent.state().observations, [seen.lend()]);
+        assert_eq!(lent.state().budget.tool_calls, Some(7));
+        let candidate = lent.candidate();
+        assert_eq!(candidate.base, Some("abc"));
+        assert_eq!(
+            (candidate.complete_history.len(), candidate.visible_history.len()),
+            (2, 1)
+        );
+
+        let unknown = OwnedState::default();
+        assert_eq!(unknown.lend().state().patch, Patch::Unknown);
+        assert_eq!(unknown.lend().state().menu, Menu::Unknown);
+    }
+}
