@@ -1,1 +1,4 @@
-//! (being built)
+//! The repository as an environment: a candidate is restored exactly, run in a sandbox, and judged.
+#![forbid(unsafe_code)]
+
+pub mod restore;
