@@ -1,1 +1,26 @@
-//! (being built)
+//! The value network: tokens in, the last hidden state and the outputs of two heads out.
+//!
+//! A *model bundle* ([`BundleSource`]) is one directory, or the same files embedded in a program. It holds a Qwen3
+//! checkpoint as Hugging Face writes it, optionally a LoRA adapter as PEFT writes it, and two heads.
+//! [`CpuNetwork::load`] checks all of it, then runs it on the processor in 32-bit floats, whatever the weights are
+//! stored in. This is the reference that every faster backend is compared with.
+//!
+//! What this crate does not do: it knows nothing of repair, tokenizers or decisions, and it reads no
+//! `controller.json`. It has no clock either: whoever has a deadline hands in a [`Stop`].
+//!
+//! Invariants:
+//! - a network that loaded has only finite weights of the shapes that `config.json` implies ([`BundleError`]);
+//! - no bundle and no token sequence panics, and memory is bounded by the sizes of files that exist;
+//! - one token sequence has one result, bit for bit: not a function of thread count, and a row's hidden state is not
+//!   a function of the tokens after it.
+//!
+//! Letters in shapes: T tokens, D hidden, H query heads, G kv heads, E head dim, F intermediate, R rank, V vocabulary.
+
+pub mod bundle;
+pub mod cpu;
+pub mod network;
+mod sys;
+
+pub use bundle::{BundleError, BundleSource, Config};
+pub use cpu::{Adapter, CpuNetwork, Options};
+pub use network::{ActionHeads, ComparatorHeads, ComparatorOutputs, ForwardError, Network, Stop};

@@ -1,0 +1,94 @@
+//! A model bundle: one directory, or the same files embedded in a program, checked before anything is computed.
+//!
+//! | file | what | needed |
+//! | --- | --- | --- |
+//! | `config.json` | the shape of the network, as Hugging Face writes it | yes |
+//! | `model.safetensors`, or `model.safetensors.index.json` and its shards | the weights, F32, F16 or BF16 | yes |
+//! | `adapter_config.json`, `adapter_model.safetensors` | a LoRA adapter, as PEFT writes it | unless not asked for |
+//! | `heads.safetensors` | `success.weight [5, D]` (a comparator: `[1, D]`), `success.bias`, `cost.weight [5, D]`, `cost.bias [5]` | yes |
+//!
+//! Other files (`tokenizer.json`, `controller.json`) are for others to read, through [`BundleSource::open`].
+
+mod adapter;
+mod checkpoint;
+mod config;
+mod error;
+mod heads;
+mod source;
+pub(crate) mod tensor;
+mod tensor_file;
+mod weights;
+
+pub use config::Config;
+pub use error::BundleError;
+pub use source::{BundleSource, FileBytes, digest_files};
+
+pub(crate) use heads::HeadWeights;
+pub(crate) use tensor::Tensor;
+pub(crate) use weights::{Layer, Projection, Weights};
+
+use tack_core::Digest;
+
+use crate::network::HeadsKind;
+
+/// A bundle that passed every check.
+pub(crate) struct Bundle {
+    pub(crate) config: Config,
+    pub(crate) weights: Weights,
+    pub(crate) heads: HeadWeights,
+    /// Over the files that were read: see [`digest_files`].
+    pub(crate) digest: Digest,
+}
+
+impl Bundle {
+    /// Reads and checks everything; the adapter only if `with_adapter`.
+    pub(crate) fn read<H: HeadsKind>(source: &BundleSource, with_adapter: bool) -> Result<Self, BundleError> {
+        let mut opened = Opened {
+            source,
+            files: Vec::new(),
+        };
+        let config = Config::read(source)?;
+        opened.open(config::CONFIG_FILE)?;
+        let mut weights = checkpoint::Checkpoint::open(&mut opened)?.weights(&config)?;
+        if with_adapter {
+            adapter::attach(&mut opened, &config, &mut weights)?;
+        }
+        let heads = HeadWeights::read::<H>(&mut opened, &config)?;
+        // Hashing and looking at every weight each read the whole bundle, so they do it side by side.
+        let (digest, finite) = std::thread::scope(|scope| {
+            let hashing = std::thread::Builder::new().spawn_scoped(scope, || opened.digest());
+            let finite = weights.check_finite();
+            let digest = match hashing {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(_) => opened.digest(), // no second thread to be had
+            };
+            (digest, finite)
+        });
+        finite?;
+        Ok(Self {
+            config,
+            weights,
+            heads,
+            digest,
+        })
+    }
+}
+
+/// The files that a network is built from, each remembered for the digest.
+pub(crate) struct Opened<'a> {
+    pub(crate) source: &'a BundleSource,
+    files: Vec<(String, FileBytes)>,
+}
+
+impl Opened<'_> {
+    /// Opens a file and remembers it.
+    pub(crate) fn open(&mut self, file: &str) -> Result<FileBytes, BundleError> {
+        let bytes = self.source.open(file)?;
+        self.files.push((file.to_owned(), bytes.clone()));
+        Ok(bytes)
+    }
+
+    fn digest(&self) -> Digest {
+        digest_files(self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.digest())))
+    }
+}
