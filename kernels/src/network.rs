@@ -109,17 +109,10 @@ impl ForwardError {
             return Err(Self::Empty);
         }
         if tokens.len() > most {
-            return Err(Self::TooLong {
-                most,
-                found: tokens.len(),
-            });
+            return Err(Self::TooLong { most, found: tokens.len() });
         }
         match tokens.iter().position(|&token| token as usize >= vocab_size) {
-            Some(position) => Err(Self::UnknownToken {
-                position,
-                token: tokens[position],
-                vocab_size,
-            }),
+            Some(position) => Err(Self::UnknownToken { position, token: tokens[position], vocab_size }),
             None => Ok(()),
         }
     }
@@ -165,10 +158,7 @@ impl HeadsKind for ActionHeads {
     const SUCCESS_ROWS: usize = Action::COUNT;
     const KIND: &'static str = "five actions";
     fn name(success: &[f32], cost_preactivations: PerAction<f32>) -> HeadOutputs {
-        HeadOutputs {
-            success_logits: PerAction::from_fn(|action| success[action.index()]),
-            cost_preactivations,
-        }
+        HeadOutputs { success_logits: PerAction::from_fn(|action| success[action.index()]), cost_preactivations }
     }
 }
 
@@ -177,9 +167,6 @@ impl HeadsKind for ComparatorHeads {
     const SUCCESS_ROWS: usize = 1;
     const KIND: &'static str = "a comparator";
     fn name(success: &[f32], cost_preactivations: PerAction<f32>) -> ComparatorOutputs {
-        ComparatorOutputs {
-            pass_logit: success[0],
-            cost_preactivations,
-        }
+        ComparatorOutputs { pass_logit: success[0], cost_preactivations }
     }
 }

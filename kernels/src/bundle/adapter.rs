@@ -33,20 +33,12 @@ pub(crate) struct Lora {
 /// Reads both files and hangs each pair of matrices on its projection.
 pub(crate) fn attach(opened: &mut Opened<'_>, config: &Config, weights: &mut Weights) -> Result<(), BundleError> {
     let bytes = opened.open(CONFIG_FILE)?;
-    let fields = Fields {
-        file: opened.source.display(CONFIG_FILE),
-    };
+    let fields = Fields { file: opened.source.display(CONFIG_FILE) };
     if bytes.len() > JSON_BYTES_MAX {
-        return Err(BundleError::TooLarge {
-            file: fields.file,
-            most: JSON_BYTES_MAX,
-            found: bytes.len(),
-        });
+        return Err(BundleError::TooLarge { file: fields.file, most: JSON_BYTES_MAX, found: bytes.len() });
     }
-    let raw: RawConfig = serde_json::from_slice(&bytes).map_err(|source| BundleError::Json {
-        file: fields.file.clone(),
-        source,
-    })?;
+    let raw: RawConfig =
+        serde_json::from_slice(&bytes).map_err(|source| BundleError::Json { file: fields.file.clone(), source })?;
     let adapter = raw.check(&fields)?;
 
     let mut tensors = Checkpoint::open_single(opened, MODEL_FILE)?;
@@ -62,19 +54,11 @@ pub(crate) fn attach(opened: &mut Opened<'_>, config: &Config, weights: &mut Wei
             }
             let (rank, out, inner) = (adapter.rank, projection.weight.rows, projection.weight.columns);
             let mut take = |which, shape: &[usize]| {
-                tensors.take(
-                    &format!("{prefix}layers.{index}.self_attn.{name}.{which}.weight"),
-                    shape,
-                    CONFIG_FILE,
-                )
+                tensors.take(&format!("{prefix}layers.{index}.self_attn.{name}.{which}.weight"), shape, CONFIG_FILE)
             };
             let a = take("lora_A", &[rank, inner])?;
             let b = take("lora_B", &[out, rank])?;
-            projection.lora = Some(Lora {
-                a,
-                b,
-                scale: adapter.scale,
-            });
+            projection.lora = Some(Lora { a, b, scale: adapter.scale });
         }
     }
     tensors.finish("lora_A and lora_B of the `target_modules` alone", |_| false)
@@ -89,9 +73,7 @@ struct AdapterConfig {
 
 impl AdapterConfig {
     fn any_in_layer(&self, tensors: &Checkpoint, prefix: &str, layer: usize) -> bool {
-        self.targets
-            .iter()
-            .any(|name| tensors.holds(&format!("{prefix}layers.{layer}.self_attn.{name}.lora_A.weight")))
+        self.targets.iter().any(|name| tensors.holds(&format!("{prefix}layers.{layer}.self_attn.{name}.lora_A.weight")))
     }
 }
 
@@ -141,12 +123,7 @@ impl RawConfig {
         fields.require("peft_type", self.peft_type == "LORA", "\"LORA\"", &self.peft_type)?;
         let bias = self.bias.as_deref().unwrap_or("none");
         fields.require("bias", bias == "none", "\"none\": biases are not implemented", bias)?;
-        fields.require(
-            "fan_in_fan_out",
-            !self.fan_in_fan_out,
-            "false: Qwen3 stores [out, in]",
-            true,
-        )?;
+        fields.require("fan_in_fan_out", !self.fan_in_fan_out, "false: Qwen3 stores [out, in]", true)?;
         let init = &self.init_lora_weights;
         let keeps_base = init.as_str().is_none_or(|method| BASE_KEEPING_INITS.contains(&method));
         let expected = "an initialization that leaves the base weights as they are";
@@ -157,20 +134,12 @@ impl RawConfig {
             }
         }
         let rank = fields.within("r", self.r, 1, RANK_MAX)?;
-        let divisor = if self.use_rslora {
-            (rank as f64).sqrt()
-        } else {
-            rank as f64
-        };
+        let divisor = if self.use_rslora { (rank as f64).sqrt() } else { rank as f64 };
         // The one rounding; PEFT keeps the quotient in double precision and multiplies in the weights' type.
         #[expect(clippy::cast_possible_truncation)]
         let scale = (self.lora_alpha / divisor) as f32;
         fields.require("lora_alpha", scale.is_finite(), "a finite number", self.lora_alpha)?;
-        Ok(AdapterConfig {
-            rank,
-            scale,
-            targets: targets(&self.target_modules, fields)?,
-        })
+        Ok(AdapterConfig { rank, scale, targets: targets(&self.target_modules, fields)? })
     }
 }
 
@@ -189,11 +158,6 @@ fn is_idle(value: &Value) -> bool {
 fn targets(value: &Value, fields: &Fields) -> Result<Vec<&'static str>, BundleError> {
     let refuse = || fields.error("target_modules", format!("a list from {TARGETS:?}"), value);
     let names = value.as_array().filter(|names| !names.is_empty()).ok_or_else(refuse)?;
-    let known = |name: &Value| {
-        TARGETS
-            .into_iter()
-            .find(|target| name.as_str() == Some(target))
-            .ok_or_else(refuse)
-    };
+    let known = |name: &Value| TARGETS.into_iter().find(|target| name.as_str() == Some(target)).ok_or_else(refuse);
     names.iter().map(known).collect()
 }

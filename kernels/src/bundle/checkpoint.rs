@@ -50,41 +50,20 @@ impl Checkpoint {
         let named = opened.source.display(INDEX_FILE);
         let bytes = opened.open(INDEX_FILE)?;
         if bytes.len() > INDEX_BYTES_MAX {
-            return Err(BundleError::TooLarge {
-                file: named,
-                most: INDEX_BYTES_MAX,
-                found: bytes.len(),
-            });
+            return Err(BundleError::TooLarge { file: named, most: INDEX_BYTES_MAX, found: bytes.len() });
         }
-        let Index { weight_map } = serde_json::from_slice(&bytes).map_err(|source| BundleError::Json {
-            file: named.clone(),
-            source,
-        })?;
+        let Index { weight_map } =
+            serde_json::from_slice(&bytes).map_err(|source| BundleError::Json { file: named.clone(), source })?;
         let mut files = Vec::new();
         for shard in weight_map.values().collect::<BTreeSet<_>>() {
             let shown = opened.source.display(shard);
             let file = TensorFile::parse(shown.clone(), opened.open(shard)?)?;
-            if let Some(tensor) = file
-                .entries
-                .keys()
-                .find(|tensor| weight_map.get(*tensor) != Some(shard))
-            {
-                return Err(BundleError::NotInIndex {
-                    file: named,
-                    tensor: tensor.clone(),
-                    shard: shown,
-                });
+            if let Some(tensor) = file.entries.keys().find(|tensor| weight_map.get(*tensor) != Some(shard)) {
+                return Err(BundleError::NotInIndex { file: named, tensor: tensor.clone(), shard: shown });
             }
-            let mut promised = weight_map
-                .iter()
-                .filter(|(_, place)| *place == shard)
-                .map(|(tensor, _)| tensor);
+            let mut promised = weight_map.iter().filter(|(_, place)| *place == shard).map(|(tensor, _)| tensor);
             if let Some(tensor) = promised.find(|tensor| !file.entries.contains_key(*tensor)) {
-                return Err(BundleError::Index {
-                    file: named,
-                    tensor: tensor.clone(),
-                    shard: shown,
-                });
+                return Err(BundleError::Index { file: named, tensor: tensor.clone(), shard: shown });
             }
             files.push(file);
         }
@@ -107,49 +86,27 @@ impl Checkpoint {
             let Some(entry) = file.entries.remove(tensor) else {
                 continue;
             };
-            let label = Label {
-                file: file.file.clone(),
-                tensor: tensor.to_owned(),
-            };
+            let label = Label { file: file.file.clone(), tensor: tensor.to_owned() };
             if entry.shape != expected {
                 let (Label { file, tensor }, expected) = (label, expected.to_vec());
-                return Err(BundleError::Shape {
-                    file,
-                    tensor,
-                    expected,
-                    found: entry.shape,
-                    implied_by,
-                });
+                return Err(BundleError::Shape { file, tensor, expected, found: entry.shape, implied_by });
             }
             return Ok(Tensor::stored(label, file.bytes.clone(), entry));
         }
         let (file, tensor, expected) = (self.named.clone(), tensor.to_owned(), expected.to_vec());
-        Err(BundleError::MissingTensor {
-            file,
-            tensor,
-            expected,
-            implied_by,
-        })
+        Err(BundleError::MissingTensor { file, tensor, expected, implied_by })
     }
 
     /// The shape of a tensor that was not taken, without taking it.
     pub(crate) fn shape(&self, tensor: &str) -> Option<&[usize]> {
-        self.files
-            .iter()
-            .find_map(|file| file.entries.get(tensor))
-            .map(|entry| entry.shape.as_slice())
+        self.files.iter().find_map(|file| file.entries.get(tensor)).map(|entry| entry.shape.as_slice())
     }
 
     /// Ends the taking: whatever is left and does not pass `ignorable` belongs to another network than this one.
     pub(crate) fn finish(self, expected: &'static str, ignorable: fn(&str) -> bool) -> Result<(), BundleError> {
         for file in self.files {
             if let Some((tensor, entry)) = file.entries.into_iter().find(|(tensor, _)| !ignorable(tensor)) {
-                return Err(BundleError::UnexpectedTensor {
-                    file: file.file,
-                    tensor,
-                    found: entry.shape,
-                    expected,
-                });
+                return Err(BundleError::UnexpectedTensor { file: file.file, tensor, found: entry.shape, expected });
             }
         }
         Ok(())
@@ -157,21 +114,10 @@ impl Checkpoint {
 
     /// Takes everything that a Qwen3 of this shape needs, and leaves nothing but the head of its language model.
     pub(crate) fn weights(mut self, config: &Config) -> Result<Weights, BundleError> {
-        let &Config {
-            vocab_size,
-            hidden_size,
-            intermediate_size,
-            num_hidden_layers,
-            head_dim,
-            ..
-        } = config;
+        let &Config { vocab_size, hidden_size, intermediate_size, num_hidden_layers, head_dim, .. } = config;
         let (query_size, key_value_size) = (config.query_size(), config.key_value_size());
         // A checkpoint of `Qwen3Model` has no prefix; one of `Qwen3ForCausalLM` has this one.
-        let prefix = if self.holds("embed_tokens.weight") {
-            ""
-        } else {
-            "model."
-        };
+        let prefix = if self.holds("embed_tokens.weight") { "" } else { "model." };
         let mut take = |name: String, shape: &[usize]| self.take(&format!("{prefix}{name}.weight"), shape, CONFIG_FILE);
 
         let embed_tokens = take("embed_tokens".into(), &[vocab_size, hidden_size])?;
@@ -201,13 +147,7 @@ impl Checkpoint {
         }
         let norm = take("norm".into(), &[hidden_size])?;
         // The decision needs no next token: where that head is not tied to the embedding it is stored, and not read.
-        self.finish("the tensors of `Qwen3ForCausalLM`, without biases", |tensor| {
-            tensor == "lm_head.weight"
-        })?;
-        Ok(Weights {
-            embed_tokens,
-            layers,
-            norm,
-        })
+        self.finish("the tensors of `Qwen3ForCausalLM`, without biases", |tensor| tensor == "lm_head.weight")?;
+        Ok(Weights { embed_tokens, layers, norm })
     }
 }

@@ -59,9 +59,7 @@ impl Config {
     /// Reads and checks `config.json`.
     pub(crate) fn read(source: &BundleSource) -> Result<Self, BundleError> {
         let raw: RawConfig = read_json(source, CONFIG_FILE, JSON_BYTES_MAX)?;
-        raw.check(&Fields {
-            file: source.display(CONFIG_FILE),
-        })
+        raw.check(&Fields { file: source.display(CONFIG_FILE) })
     }
 }
 
@@ -73,16 +71,9 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(
 ) -> Result<T, BundleError> {
     let bytes = source.open(file)?;
     if bytes.len() > most {
-        return Err(BundleError::TooLarge {
-            file: source.display(file),
-            most,
-            found: bytes.len(),
-        });
+        return Err(BundleError::TooLarge { file: source.display(file), most, found: bytes.len() });
     }
-    serde_json::from_slice(&bytes).map_err(|error| BundleError::Json {
-        file: source.display(file),
-        source: error,
-    })
+    serde_json::from_slice(&bytes).map_err(|error| BundleError::Json { file: source.display(file), source: error })
 }
 
 /// `config.json` as it stands, in the forms that transformers 4 and 5 write.
@@ -134,25 +125,10 @@ impl RawConfig {
         let known = |name: &String| matches!(name.as_str(), "Qwen3ForCausalLM" | "Qwen3Model");
         let architectures = format!("{:?}", self.architectures);
         let expected = "[\"Qwen3ForCausalLM\"] or [\"Qwen3Model\"]";
-        fields.require(
-            "architectures",
-            self.architectures.iter().all(known),
-            expected,
-            architectures,
-        )?;
+        fields.require("architectures", self.architectures.iter().all(known), expected, architectures)?;
         fields.require("hidden_act", self.hidden_act == "silu", "\"silu\"", &self.hidden_act)?;
-        fields.require(
-            "attention_bias",
-            !self.attention_bias,
-            "false: biases are not implemented",
-            true,
-        )?;
-        fields.require(
-            "use_sliding_window",
-            !self.use_sliding_window,
-            "false: windows are not implemented",
-            true,
-        )?;
+        fields.require("attention_bias", !self.attention_bias, "false: biases are not implemented", true)?;
+        fields.require("use_sliding_window", !self.use_sliding_window, "false: windows are not implemented", true)?;
         if let Some(kind) = self.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
             fields.require("layer_types", false, "full_attention alone", kind)?;
         }
@@ -170,25 +146,10 @@ impl RawConfig {
             rope_theta: self.rope_theta(fields)?,
             max_position_embeddings: dimension("max_position_embeddings", self.max_position_embeddings)?,
         };
-        let Config {
-            num_attention_heads: heads,
-            num_key_value_heads: groups,
-            head_dim,
-            ..
-        } = config;
+        let Config { num_attention_heads: heads, num_key_value_heads: groups, head_dim, .. } = config;
         let divides = heads.is_multiple_of(groups);
-        fields.require(
-            "num_key_value_heads",
-            divides,
-            format!("a divisor of the {heads} query heads"),
-            groups,
-        )?;
-        fields.require(
-            "head_dim",
-            head_dim.is_multiple_of(2),
-            "even: rotary embedding turns pairs",
-            head_dim,
-        )?;
+        fields.require("num_key_value_heads", divides, format!("a divisor of the {heads} query heads"), groups)?;
+        fields.require("head_dim", head_dim.is_multiple_of(2), "even: rotary embedding turns pairs", head_dim)?;
         // A negative epsilon makes NaN, and one above 1 swallows the mean square it should only guard.
         let small = config.rms_norm_eps > 0.0 && config.rms_norm_eps <= 1.0;
         fields.require("rms_norm_eps", small, "above 0 and at most 1", self.rms_norm_eps)?;
@@ -199,16 +160,11 @@ impl RawConfig {
     fn rope_theta(&self, fields: &Fields) -> Result<f64, BundleError> {
         for rope in self.rope_scaling.iter().chain(&self.rope_parameters) {
             let kind = rope.rope_type.as_deref().unwrap_or("default");
-            fields.require(
-                "rope_type",
-                kind == "default",
-                "\"default\": scaling is not implemented",
-                kind,
-            )?;
+            fields.require("rope_type", kind == "default", "\"default\": scaling is not implemented", kind)?;
             let share = rope.partial_rotary_factor.unwrap_or(1.0);
             fields.require(
                 "partial_rotary_factor",
-                share == 1.0,
+                (share - 1.0).abs() < f64::EPSILON,
                 "1: partial rotation is not implemented",
                 share,
             )?;
@@ -220,12 +176,12 @@ impl RawConfig {
         if let (Some(nested), Some(outer)) = (nested, self.rope_theta) {
             fields.require(
                 "rope_theta",
-                nested == outer,
+                nested.to_bits() == outer.to_bits(),
                 format!("{nested}, as in `rope_parameters`"),
                 outer,
             )?;
         }
-        fields.require("rope_theta", theta >= 1.0 && theta <= 1e12, "between 1 and 1e12", theta)?;
+        fields.require("rope_theta", (1.0..=1e12).contains(&theta), "between 1 and 1e12", theta)?;
         Ok(theta)
     }
 }
@@ -236,20 +192,16 @@ fn narrow(x: f64) -> f32 {
     x as f32
 }
 
-/// Builds the errors of one configuration file.
+/// Builds the errors of one configuration file. Expectations and findings are literals and numbers, taken by value.
 pub(crate) struct Fields {
     /// The file, as a message names it.
     pub(crate) file: String,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a reference at every call would say nothing")]
 impl Fields {
     pub(crate) fn error(&self, field: &'static str, expected: impl ToString, found: impl ToString) -> BundleError {
-        BundleError::Field {
-            file: self.file.clone(),
-            field,
-            expected: expected.to_string(),
-            found: found.to_string(),
-        }
+        BundleError::Field { file: self.file.clone(), field, expected: expected.to_string(), found: found.to_string() }
     }
 
     pub(crate) fn require(
@@ -259,11 +211,7 @@ impl Fields {
         expected: impl ToString,
         found: impl ToString,
     ) -> Result<(), BundleError> {
-        if holds {
-            Ok(())
-        } else {
-            Err(self.error(field, expected, found))
-        }
+        if holds { Ok(()) } else { Err(self.error(field, expected, found)) }
     }
 
     pub(crate) fn within(&self, field: &'static str, found: u64, least: u64, most: u64) -> Result<usize, BundleError> {
@@ -295,10 +243,7 @@ mod tests {
     #[test]
     fn the_published_file_in_both_dialects() {
         let four = read(&published()).unwrap();
-        assert_eq!(
-            (four.query_size(), four.key_value_size(), four.rms_norm_eps),
-            (2048, 1024, 1e-6)
-        );
+        assert_eq!((four.query_size(), four.key_value_size(), four.rms_norm_eps), (2048, 1024, 1e-6));
         let mut five = published();
         five.as_object_mut().unwrap().remove("rope_theta");
         five["rope_parameters"] = json!({"rope_type": "default", "rope_theta": 1e6});
@@ -349,20 +294,15 @@ mod tests {
 
     #[test]
     fn what_is_not_even_a_number_names_line_and_field() {
-        for (field, value) in [
-            ("hidden_size", json!(-1)),
-            ("hidden_size", json!(1.5)),
-            ("hidden_size", json!("1024")),
-        ] {
+        for (field, value) in [("hidden_size", json!(-1)), ("hidden_size", json!(1.5)), ("hidden_size", json!("1024"))]
+        {
             let mut config = published();
             config[field] = value;
             assert!(matches!(read(&config), Err(BundleError::Json { .. })), "{config}");
         }
         let mut config = published();
         config.as_object_mut().unwrap().remove("head_dim");
-        let Err(BundleError::Json { source, .. }) = read(&config) else {
-            panic!("accepted without head_dim")
-        };
+        let Err(BundleError::Json { source, .. }) = read(&config) else { panic!("accepted without head_dim") };
         assert!(source.to_string().contains("head_dim"), "{source}");
     }
 }

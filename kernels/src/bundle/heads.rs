@@ -28,16 +28,13 @@ pub(crate) struct Head {
 impl Head {
     /// One output a row, summed in `f64`: at most ten rows, so the exact sum costs nothing.
     pub(crate) fn apply(&self, hidden: &[f32]) -> impl Iterator<Item = f32> {
-        self.weight
-            .chunks_exact(hidden.len())
-            .zip(&self.bias)
-            .map(move |(weight, &bias)| {
-                let products = weight.iter().zip(hidden).map(|(&w, &h)| f64::from(w) * f64::from(h));
-                // The one rounding of an output.
-                #[expect(clippy::cast_possible_truncation)]
-                let output = (products.sum::<f64>() + f64::from(bias)) as f32;
-                output
-            })
+        self.weight.chunks_exact(hidden.len()).zip(&self.bias).map(move |(weight, &bias)| {
+            let products = weight.iter().zip(hidden).map(|(&w, &h)| f64::from(w) * f64::from(h));
+            // The one rounding of an output.
+            #[expect(clippy::cast_possible_truncation)]
+            let output = (products.sum::<f64>() + f64::from(bias)) as f32;
+            output
+        })
     }
 }
 
@@ -64,10 +61,7 @@ impl HeadWeights {
             let weight = tensors.take(&format!("{name}.weight"), &[rows, width], CONFIG_FILE)?;
             let bias = tensors.take(&format!("{name}.bias"), &[rows], CONFIG_FILE)?;
             [&weight, &bias].into_iter().try_for_each(Tensor::check_finite)?;
-            Ok(Head {
-                weight: weight.to_vec(),
-                bias: bias.to_vec(),
-            })
+            Ok(Head { weight: weight.to_vec(), bias: bias.to_vec() })
         };
         let success = head("success", H::SUCCESS_ROWS)?;
         let cost = head("cost", Action::COUNT)?;

@@ -43,10 +43,7 @@ pub(crate) struct Bundle {
 impl Bundle {
     /// Reads and checks everything; the adapter only if `with_adapter`.
     pub(crate) fn read<H: HeadsKind>(source: &BundleSource, with_adapter: bool) -> Result<Self, BundleError> {
-        let mut opened = Opened {
-            source,
-            files: Vec::new(),
-        };
+        let mut opened = Opened { source, files: Vec::new() };
         let config = Config::read(source)?;
         opened.open(config::CONFIG_FILE)?;
         let mut weights = checkpoint::Checkpoint::open(&mut opened)?.weights(&config)?;
@@ -65,12 +62,7 @@ impl Bundle {
             (digest, finite)
         });
         finite?;
-        Ok(Self {
-            config,
-            weights,
-            heads,
-            digest,
-        })
+        Ok(Self { config, weights, heads, digest })
     }
 }
 

@@ -30,10 +30,9 @@ impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => f.debug_tuple("Directory").field(path).finish(),
-            Self::Memory(files) => f
-                .debug_list()
-                .entries(files.iter().map(|(name, bytes)| (name, bytes.len())))
-                .finish(),
+            Self::Memory(files) => {
+                f.debug_list().entries(files.iter().map(|(name, bytes)| (name, bytes.len()))).finish()
+            }
         }
     }
 }
@@ -41,19 +40,13 @@ impl fmt::Debug for Place {
 impl BundleSource {
     /// The files directly in `path`, which are mapped when they are opened.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
-        Self {
-            place: Place::Directory(path.into()),
-        }
+        Self { place: Place::Directory(path.into()) }
     }
 
     /// Files that the program carries, by name: what `include_bytes!` returns, or bytes built at run time.
     pub fn memory<N: Into<String>, B: Into<Cow<'static, [u8]>>>(files: impl IntoIterator<Item = (N, B)>) -> Self {
-        let files = files
-            .into_iter()
-            .map(|(name, bytes)| (name.into(), FileBytes::from(bytes.into())));
-        Self {
-            place: Place::Memory(files.collect()),
-        }
+        let files = files.into_iter().map(|(name, bytes)| (name.into(), FileBytes::from(bytes.into())));
+        Self { place: Place::Memory(files.collect()) }
     }
 
     /// How a message names `file` of this bundle: its path, or `embedded:file`.
@@ -84,9 +77,7 @@ impl BundleSource {
         let directory = match &self.place {
             Place::Memory(files) => {
                 let found = files.iter().find(|(name, _)| name == file);
-                return found
-                    .map(|(_, bytes)| bytes.clone())
-                    .ok_or_else(|| BundleError::Missing { file: shown() });
+                return found.map(|(_, bytes)| bytes.clone()).ok_or_else(|| BundleError::Missing { file: shown() });
             }
             Place::Directory(directory) => directory,
         };
@@ -193,10 +184,7 @@ mod tests {
             assert_eq!(source.open("a").unwrap().digest(), held.open("a").unwrap().digest());
         }
         for outside in ["..", "../a", "/etc/hostname", "sub", "", "."] {
-            assert!(
-                matches!(on_disk.open(outside), Err(BundleError::NotAFile { .. })),
-                "{outside}"
-            );
+            assert!(matches!(on_disk.open(outside), Err(BundleError::NotAFile { .. })), "{outside}");
         }
     }
 
@@ -204,10 +192,7 @@ mod tests {
     fn the_digest_is_what_sha256sum_prints() {
         let a = FileBytes::from(Cow::Borrowed(&b"alpha"[..])).digest();
         let b = FileBytes::from(Cow::Borrowed(&b"beta"[..])).digest();
-        assert_eq!(
-            a.to_string(),
-            "8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8"
-        );
+        assert_eq!(a.to_string(), "8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8");
         // printf '%s  a\n%s  b\n' $(printf alpha | sha256sum) ... | sha256sum
         let line = format!("{a}  a\n{b}  b\n");
         let expected = FileBytes::from(Cow::Owned(line.into_bytes())).digest();

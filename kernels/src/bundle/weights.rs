@@ -66,20 +66,12 @@ impl Projection {
             for (&b, a) in b_row.iter().zip(a_elements.chunks_exact(columns)) {
                 change.iter_mut().zip(a).for_each(|(sum, a)| *sum += b * a);
             }
-            weight
-                .iter_mut()
-                .zip(&change)
-                .for_each(|(weight, change)| *weight += scale * change);
+            weight.iter_mut().zip(&change).for_each(|(weight, change)| *weight += scale * change);
         }
         let folded = Tensor::owned(self.weight.label.clone(), rows, columns, folded);
         if let Some((index, found)) = folded.first_not_finite() {
             let (Label { file, .. }, Label { tensor, .. }) = (b.label, folded.label);
-            return Err(BundleError::FoldNotFinite {
-                file,
-                tensor,
-                index,
-                found,
-            });
+            return Err(BundleError::FoldNotFinite { file, tensor, index, found });
         }
         self.weight = folded;
         Ok(())
@@ -93,10 +85,7 @@ impl Weights {
     /// [`BundleError::NotFinite`] names the first that is NaN or infinite.
     pub(crate) fn check_finite(&self) -> Result<(), BundleError> {
         let layers = self.layers.iter().flat_map(Layer::tensors);
-        [&self.embed_tokens, &self.norm]
-            .into_iter()
-            .chain(layers)
-            .try_for_each(Tensor::check_finite)
+        [&self.embed_tokens, &self.norm].into_iter().chain(layers).try_for_each(Tensor::check_finite)
     }
 }
 

@@ -35,11 +35,7 @@ pub(crate) struct KeysValues {
 impl KeysValues {
     /// Arranges k and v, each `[T, G E]` row-major.
     pub(crate) fn new(k: &[f32], v: &[f32], shape: HeadShape) -> Self {
-        let HeadShape {
-            key_value_heads,
-            head_dim,
-            ..
-        } = shape;
+        let HeadShape { key_value_heads, head_dim, .. } = shape;
         let width = key_value_heads * head_dim;
         let keys = k.len() / width;
         let key_panels = keys.div_ceil(TILE_COLUMNS);
@@ -58,12 +54,7 @@ impl KeysValues {
                 }
             }
         }
-        Self {
-            shape,
-            keys,
-            k: packed_k,
-            v: packed_v,
-        }
+        Self { shape, keys, k: packed_k, v: packed_v }
     }
 
     /// The panel of 16 keys from `first` on, a multiple of 16: `[E]` lanes.
@@ -95,11 +86,7 @@ pub(crate) fn attention(
     past: &KeysValues,
     out: &mut [f32],
 ) -> Result<(), ForwardError> {
-    let HeadShape {
-        query_heads,
-        key_value_heads,
-        head_dim,
-    } = past.shape;
+    let HeadShape { query_heads, key_value_heads, head_dim } = past.shape;
     let width = query_heads * head_dim;
     let queries = q.len() / width;
     let first_position = past.keys - queries;
@@ -113,10 +100,7 @@ pub(crate) fn attention(
     tasks.reverse();
     pool.run(tasks, |(first_query, first_column, mut out)| {
         let rows = q.chunks_exact(width).skip(first_query);
-        let q: Vec<&[f32]> = rows
-            .map(|row| &row[first_column..][..head_dim])
-            .take(out.len())
-            .collect();
+        let q: Vec<&[f32]> = rows.map(|row| &row[first_column..][..head_dim]).take(out.len()).collect();
         let head = first_column / head_dim / (query_heads / key_value_heads);
         attend(isa, &q, first_position + first_query, past, head, &mut out);
     })
@@ -126,14 +110,10 @@ pub(crate) fn attention(
 fn attend(isa: Isa, q: &[&[f32]], first_position: usize, past: &KeysValues, head: usize, out: &mut [&mut [f32]]) {
     let head_dim = past.shape.head_dim;
     let scale = (head_dim as f32).sqrt().recip();
-    let mut running = vec![
-        Running {
-            greatest: f32::NEG_INFINITY,
-            total: 0.0
-        };
-        q.len()
-    ];
-    out.iter_mut().for_each(|row| row.fill(0.0));
+    let mut running = vec![Running { greatest: f32::NEG_INFINITY, total: 0.0 }; q.len()];
+    for row in out.iter_mut() {
+        row.fill(0.0);
+    }
     let mut scores = vec![[0.0; BLOCK_KEYS]; q.len()];
 
     let end = first_position + q.len();
@@ -163,16 +143,11 @@ fn attend(isa: Isa, q: &[&[f32]], first_position: usize, past: &KeysValues, head
             let columns = panel * TILE_COLUMNS..head_dim.min((panel + 1) * TILE_COLUMNS);
             for (scores, out) in scores.chunks(TILE_ROWS).zip(out.chunks_mut(TILE_ROWS)) {
                 let mut rows = [&[][..]; TILE_ROWS];
-                rows.iter_mut()
-                    .zip(scores)
-                    .for_each(|(row, scores)| *row = &scores[..keys]);
+                rows.iter_mut().zip(scores).for_each(|(row, scores)| *row = &scores[..keys]);
                 let mut sums = [[0.0; TILE_COLUMNS]; TILE_ROWS];
                 isa.tile(&rows[..scores.len()], values, &mut sums);
                 for (out, sums) in out.iter_mut().zip(&sums) {
-                    out[columns.clone()]
-                        .iter_mut()
-                        .zip(sums)
-                        .for_each(|(out, sum)| *out += sum);
+                    out[columns.clone()].iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
                 }
             }
         }
@@ -195,19 +170,14 @@ impl Running {
         if scores.is_empty() {
             return 1.0; // the whole block lies after this query
         }
-        let greatest = scores
-            .iter()
-            .fold(self.greatest, |greatest, score| greatest.max(score * scale));
+        let greatest = scores.iter().fold(self.greatest, |greatest, score| greatest.max(score * scale));
         let shrink = (self.greatest - greatest).exp();
         let mut total = 0.0;
         for score in scores {
             *score = (*score * scale - greatest).exp();
             total += *score;
         }
-        *self = Self {
-            greatest,
-            total: self.total * shrink + total,
-        };
+        *self = Self { greatest, total: self.total * shrink + total };
         shrink
     }
 }
@@ -221,10 +191,7 @@ mod tests {
     use std::num::NonZeroUsize;
 
     fn run(isa: Isa, threads: usize, q: &[f32], k: &[f32], v: &[f32], shape: HeadShape) -> Vec<f32> {
-        let pool = Pool {
-            threads: NonZeroUsize::new(threads).unwrap(),
-            stop: Stop::never(),
-        };
+        let pool = Pool { threads: NonZeroUsize::new(threads).unwrap(), stop: Stop::never() };
         let mut out = vec![f32::NAN; q.len()];
         attention(isa, &pool, q, &KeysValues::new(k, v, shape), &mut out).unwrap();
         out
@@ -243,14 +210,13 @@ mod tests {
             let queries = 1 + queries.index(keys);
             let shape = HeadShape { query_heads: groups * shared, key_value_heads: groups, head_dim: 2 * half };
             let mut q = naive::numbers(seed, queries * shape.query_heads * shape.head_dim);
-            q.iter_mut().for_each(|q| *q *= sharpness);
+            for q in &mut q {
+                *q *= sharpness;
+            }
             let k = naive::numbers(seed ^ 1, keys * groups * shape.head_dim);
             let v = naive::numbers(seed ^ 2, keys * groups * shape.head_dim);
-            let heads = naive::Heads {
-                query_heads: shape.query_heads, key_value_heads: groups, head_dim: shape.head_dim,
-            };
             let [wide_q, wide_k, wide_v] = [&q, &k, &v].map(|x| naive::widen(x));
-            let expected = naive::attention(&wide_q, &wide_k, &wide_v, heads);
+            let expected = naive::attention(&wide_q, &wide_k, &wide_v, shape);
             for isa in [Isa::detect(), Isa::PORTABLE] {
                 // A score is at most 30 sqrt(E) = 150 and off by E roundings of that; a weight is off by as much,
                 // relative to itself, and an output is a mean of values up to 1.

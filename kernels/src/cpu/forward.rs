@@ -39,10 +39,7 @@ impl Default for Options {
     /// The adapter folded, as many threads as the process may use.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        Self {
-            adapter: Adapter::Folded,
-            threads,
-        }
+        Self { adapter: Adapter::Folded, threads }
     }
 }
 
@@ -59,13 +56,7 @@ pub struct CpuNetwork<H = ActionHeads> {
 
 impl<H> std::fmt::Debug for CpuNetwork<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            config,
-            digest,
-            threads,
-            isa,
-            ..
-        } = self;
+        let Self { config, digest, threads, isa, .. } = self;
         f.debug_struct("CpuNetwork")
             .field("config", config)
             .field("digest", digest)
@@ -85,27 +76,11 @@ impl<H: HeadsKind> CpuNetwork<H> {
         let mut bundle = Bundle::read::<H>(source, adapter != Adapter::None)?;
         if adapter == Adapter::Folded {
             for layer in &mut bundle.weights.layers {
-                layer
-                    .projections_mut()
-                    .into_iter()
-                    .try_for_each(|(_, projection)| projection.fold())?;
+                layer.projections_mut().into_iter().try_for_each(|(_, projection)| projection.fold())?;
             }
         }
-        let Bundle {
-            config,
-            weights,
-            heads,
-            digest,
-        } = bundle;
-        Ok(Self {
-            config,
-            weights,
-            heads,
-            digest,
-            threads,
-            isa: Isa::detect(),
-            kind: PhantomData,
-        })
+        let Bundle { config, weights, heads, digest } = bundle;
+        Ok(Self { config, weights, heads, digest, threads, isa: Isa::detect(), kind: PhantomData })
     }
 
     /// The instruction set that the inner loop was compiled for: `avx2+fma` or `portable`.
@@ -127,21 +102,12 @@ impl<H: HeadsKind> Network for CpuNetwork<H> {
     }
 
     fn hidden(&mut self, tokens: &[u32], stop: Stop<'_>) -> Result<Vec<f32>, ForwardError> {
-        let Self {
-            config,
-            weights,
-            threads,
-            isa,
-            ..
-        } = self;
+        let Self { config, weights, threads, isa, .. } = self;
         ForwardError::check(tokens, config)?;
         let pass = Pass {
             config,
             isa: *isa,
-            pool: Pool {
-                threads: *threads,
-                stop,
-            },
+            pool: Pool { threads: *threads, stop },
             rope: Rope::new(tokens.len(), config.head_dim, config.rope_theta),
         };
 
@@ -200,9 +166,7 @@ impl Pass<'_> {
         rms_norm(&mut q, &layer.q_norm.to_vec(), config.rms_norm_eps);
         rms_norm(&mut k, &layer.k_norm.to_vec(), config.rms_norm_eps);
         let turn = |row: (usize, &mut [f32])| self.rope.turn(row.0, row.1);
-        (first_row..)
-            .zip(q.chunks_exact_mut(config.query_size()))
-            .for_each(turn);
+        (first_row..).zip(q.chunks_exact_mut(config.query_size())).for_each(turn);
         (0..).zip(k.chunks_exact_mut(config.key_value_size())).for_each(turn);
 
         // 3. Attention.
@@ -248,7 +212,9 @@ impl Pass<'_> {
         gemm(self.isa, &self.pool, x, &projection.weight, y, into)?;
         if let Some(lora) = &projection.lora {
             let mut low = self.multiply(x, &lora.a)?;
-            low.iter_mut().for_each(|low| *low *= lora.scale);
+            for low in &mut low {
+                *low *= lora.scale;
+            }
             gemm(self.isa, &self.pool, &low, &lora.b, y, Into::Add)?;
         }
         Ok(())

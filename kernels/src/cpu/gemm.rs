@@ -73,9 +73,7 @@ fn multiply_block(isa: Isa, x: &[&[f32]], w: &Tensor, first_column: usize, y: &m
             for (panel, offset) in panels.iter().zip((0..width).step_by(TILE_COLUMNS)) {
                 for (x, y) in x.chunks(TILE_ROWS).zip(y.chunks_mut(TILE_ROWS)) {
                     let mut rows = [&[][..]; TILE_ROWS];
-                    rows.iter_mut()
-                        .zip(x)
-                        .for_each(|(row, x)| *row = &x[first_k..first_k + depth]);
+                    rows.iter_mut().zip(x).for_each(|(row, x)| *row = &x[first_k..first_k + depth]);
                     let mut sums = [[0.0; TILE_COLUMNS]; TILE_ROWS];
                     isa.tile(&rows[..x.len()], &panel[..depth], &mut sums);
                     for (y, sums) in y.iter_mut().zip(&sums) {
@@ -112,22 +110,11 @@ mod tests {
     use std::num::NonZeroUsize;
 
     fn matrix(rows: usize, columns: usize, elements: Vec<f32>) -> Tensor {
-        Tensor::owned(
-            Label {
-                file: "f".into(),
-                tensor: "w".into(),
-            },
-            rows,
-            columns,
-            elements,
-        )
+        Tensor::owned(Label { file: "f".into(), tensor: "w".into() }, rows, columns, elements)
     }
 
     fn pool(threads: usize) -> Pool<'static> {
-        Pool {
-            threads: NonZeroUsize::new(threads).unwrap(),
-            stop: Stop::never(),
-        }
+        Pool { threads: NonZeroUsize::new(threads).unwrap(), stop: Stop::never() }
     }
 
     proptest! {

@@ -1,6 +1,8 @@
 //! Slow, obvious twins of the operations in `f64`, straight from their formulas. Tests alone use them.
 
-/// `count` numbers in `[-1, 1)` from a seed: SplitMix64.
+use crate::cpu::attention::HeadShape;
+
+/// `count` numbers in `[-1, 1)` from a seed: `SplitMix64`.
 pub(crate) fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -24,22 +26,14 @@ pub(crate) fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
     let error = |(&found, &expected): (&f32, &f64)| (f64::from(found) - expected).abs() / expected.abs().max(1.0);
     for (place, pair) in found.iter().zip(expected).enumerate() {
         let share = error(pair) / tolerance;
-        assert!(
-            share <= 1.0,
-            "element {place}: {} for {}, {share:.2} of the tolerance {tolerance:e}",
-            pair.0,
-            pair.1
-        );
+        assert!(share <= 1.0, "element {place}: {} for {}, {share:.2} of the tolerance {tolerance:e}", pair.0, pair.1);
     }
 }
 
 pub(crate) fn rms_norm(x: &[f64], gain: &[f64], eps: f64) -> Vec<f64> {
     let normalize = |row: &[f64]| {
         let mean_square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
-        row.iter()
-            .zip(gain)
-            .map(|(x, g)| g * x / (mean_square + eps).sqrt())
-            .collect::<Vec<_>>()
+        row.iter().zip(gain).map(|(x, g)| g * x / (mean_square + eps).sqrt()).collect::<Vec<_>>()
     };
     x.chunks(gain.len()).flat_map(normalize).collect()
 }
@@ -70,21 +64,9 @@ pub(crate) fn gemm(x: &[f64], w: &[f64], t: usize, n: usize, k: usize) -> Vec<f6
     y
 }
 
-/// The sizes of one attention.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Heads {
-    pub(crate) query_heads: usize,
-    pub(crate) key_value_heads: usize,
-    pub(crate) head_dim: usize,
-}
-
 /// Causal attention of the last `q.len() / (H E)` of the positions that k and v hold.
-pub(crate) fn attention(q: &[f64], k: &[f64], v: &[f64], heads: Heads) -> Vec<f64> {
-    let Heads {
-        query_heads,
-        key_value_heads,
-        head_dim,
-    } = heads;
+pub(crate) fn attention(q: &[f64], k: &[f64], v: &[f64], shape: HeadShape) -> Vec<f64> {
+    let HeadShape { query_heads, key_value_heads, head_dim } = shape;
     let (q_width, kv_width) = (query_heads * head_dim, key_value_heads * head_dim);
     let (queries, keys) = (q.len() / q_width, k.len() / kv_width);
     let mut out = vec![0.0; q.len()];

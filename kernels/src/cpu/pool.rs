@@ -42,11 +42,7 @@ impl Pool<'_> {
             }
             take_turns();
         });
-        if stopped.into_inner() {
-            Err(ForwardError::Stopped)
-        } else {
-            Ok(())
-        }
+        if stopped.into_inner() { Err(ForwardError::Stopped) } else { Ok(()) }
     }
 }
 
@@ -60,10 +56,7 @@ mod tests {
         for threads in [1, 2, 3, 16] {
             for count in [0, 1, 2, 100] {
                 let mut seen = vec![0_u32; count];
-                let pool = Pool {
-                    threads: NonZeroUsize::new(threads).unwrap(),
-                    stop: Stop::never(),
-                };
+                let pool = Pool { threads: NonZeroUsize::new(threads).unwrap(), stop: Stop::never() };
                 pool.run(seen.iter_mut().collect(), |cell| *cell += 1).unwrap();
                 assert!(seen.iter().all(|&times| times == 1), "{threads} threads, {count} tasks");
             }
@@ -75,10 +68,7 @@ mod tests {
         for threads in [1, 2, 4] {
             let done = AtomicUsize::new(0);
             let enough = || done.load(Ordering::SeqCst) >= 3;
-            let pool = Pool {
-                threads: NonZeroUsize::new(threads).unwrap(),
-                stop: Stop::when(&enough),
-            };
+            let pool = Pool { threads: NonZeroUsize::new(threads).unwrap(), stop: Stop::when(&enough) };
             let result = pool.run(vec![(); 1000], |()| {
                 done.fetch_add(1, Ordering::SeqCst);
             });

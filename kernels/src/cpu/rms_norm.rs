@@ -29,7 +29,9 @@ mod tests {
             rows in 1..5_usize, width in 1..70_usize, seed in any::<u64>(), magnitude in -12..12_i32,
         ) {
             let mut x = naive::numbers(seed, rows * width);
-            x.iter_mut().for_each(|x| *x *= 10_f32.powi(magnitude));
+            for x in &mut x {
+                *x *= 10_f32.powi(magnitude);
+            }
             let gain = naive::numbers(seed ^ 1, width);
             let mut found = x.clone();
             rms_norm(&mut found, &gain, 1e-6);
@@ -43,7 +45,7 @@ mod tests {
     fn a_row_of_zeros_stays_zero_and_a_large_one_does_not_overflow() {
         let mut zero = [0.0; 8];
         rms_norm(&mut zero, &[1.0; 8], 1e-6);
-        assert_eq!(zero, [0.0; 8]);
+        assert!(zero.iter().all(|&x| x.abs() < f32::MIN_POSITIVE));
         let mut large = [1e30_f32; 8];
         rms_norm(&mut large, &[1.0; 8], 1e-6);
         assert!(large.iter().all(|x| (x - 1.0).abs() < 1e-6));

@@ -15,15 +15,9 @@ impl Rope {
     #[expect(clippy::cast_possible_truncation, reason = "the roundings of the published model")]
     pub(crate) fn new(positions: usize, head_dim: usize, theta: f64) -> Self {
         let half = head_dim / 2;
-        let frequencies: Vec<f32> = (0..half)
-            .map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64) as f32)
-            .collect();
+        let frequencies: Vec<f32> = (0..half).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64) as f32).collect();
         let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |&f| f64::from(p as f32 * f)));
-        Self {
-            half,
-            cos: angles().map(|a| a.cos() as f32).collect(),
-            sin: angles().map(|a| a.sin() as f32).collect(),
-        }
+        Self { half, cos: angles().map(|a| a.cos() as f32).collect(), sin: angles().map(|a| a.sin() as f32).collect() }
     }
 
     /// Turns each head of `row`, which is at `position`: `row` is `[heads, E]`, and element i pairs with i + E / 2.

@@ -10,6 +10,9 @@ pub(crate) const TILE_ROWS: usize = 6;
 /// `TILE_COLUMNS` numbers for one step of the reduction.
 pub(crate) type Lanes = [f32; TILE_COLUMNS];
 
+/// Whether fused multiply-add is one instruction on every processor that this is compiled for.
+const FUSED_BASE: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+
 /// Which compilation of the loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Isa {
@@ -49,9 +52,7 @@ impl Isa {
             unsafe { tile_avx2_fma(rows, panel, out) };
             return;
         }
-        // Where fused multiply-add is part of the base instruction set, it is also one instruction here.
-        const FUSED: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
-        dispatch::<FUSED>(rows, panel, out);
+        dispatch::<FUSED_BASE>(rows, panel, out);
     }
 }
 
@@ -61,6 +62,7 @@ fn tile_avx2_fma(rows: &[&[f32]], panel: &[Lanes], out: &mut [Lanes; TILE_ROWS])
     dispatch::<true>(rows, panel, out);
 }
 
+#[expect(clippy::inline_always, reason = "a function of its own would not be compiled for its caller's instructions")]
 #[inline(always)]
 fn dispatch<const FUSED: bool>(rows: &[&[f32]], panel: &[Lanes], out: &mut [Lanes; TILE_ROWS]) {
     match *rows {
@@ -75,6 +77,7 @@ fn dispatch<const FUSED: bool>(rows: &[&[f32]], panel: &[Lanes], out: &mut [Lane
     }
 }
 
+#[expect(clippy::inline_always, reason = "a function of its own would not be compiled for its caller's instructions")]
 #[inline(always)]
 fn sum<const ROWS: usize, const FUSED: bool>(rows: [&[f32]; ROWS], panel: &[Lanes], out: &mut [Lanes; TILE_ROWS]) {
     let rows = rows.map(|row| &row[..panel.len()]); // one check a row, none in the loop
