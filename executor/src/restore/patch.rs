@@ -249,7 +249,12 @@ impl FilePatch {
             at += kept.len();
             if (at, new_lines) != (hunk.old_start, hunk.new_start) {
                 let found = hunk.new_start + 1;
-                return Err(PatchError::Order { path: self.path.clone(), hunk: number, expected: new_lines + 1, found });
+                return Err(PatchError::Order {
+                    path: self.path.clone(),
+                    hunk: number,
+                    expected: new_lines + 1,
+                    found,
+                });
             }
             for line in &hunk.lines {
                 if line.kind != Kind::Added {
@@ -358,7 +363,9 @@ fn header_path(lines: &mut Lines<'_>) -> Result<TreePath, PatchError> {
     let half = names.len().saturating_sub(1) / 2;
     let (old, new) = names.split_at(half);
     let path = match (old.strip_prefix(b"a/"), new.strip_prefix(b" b/")) {
-        (Some(old), Some(new)) if old == new => str::from_utf8(old).map_err(|_| lines.refused("a name not in UTF-8"))?,
+        (Some(old), Some(new)) if old == new => {
+            str::from_utf8(old).map_err(|_| lines.refused("a name not in UTF-8"))?
+        }
         _ if names.starts_with(b"a/") && names.windows(3).any(|it| it == b" b/") => {
             return Err(lines.refused("a rename, a copy, or two different names"));
         }

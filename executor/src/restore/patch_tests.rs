@@ -145,6 +145,10 @@ struct Edit {
     above: Vec<String>,
 }
 
+fn ended(line: &str) -> String {
+    format!("{line}\n")
+}
+
 /// The obvious twin of `diff`: one hunk a run of changed lines, with up to `context` lines around, never merged into
 /// overlap, built from the script itself.
 fn diff(old: &[String], edits: &[Edit], context: usize) -> (String, String) {
@@ -163,14 +167,15 @@ fn diff(old: &[String], edits: &[Edit], context: usize) -> (String, String) {
         if let Some((old_start, new_start, body, old_count, new_count)) = open.take() {
             let start = |start: usize, count: usize| if count == 0 { start } else { start + 1 };
             let (old_start, new_start) = (start(old_start, old_count), start(new_start, new_count));
-            hunks += &format!("@@ -{old_start},{old_count} +{new_start},{new_count} @@\n{body}");
+            let header = format!("@@ -{old_start},{old_count} +{new_start},{new_count} @@\n");
+            hunks.extend([header, body]);
         }
     };
     for (at, (kind, text)) in script.iter().enumerate() {
         let (is_old, is_new) = (usize::from(*kind != '+'), usize::from(*kind != '-'));
         if near(at) {
             let hunk = open.get_or_insert((old_at, new_at, String::new(), 0, 0));
-            hunk.2 += &format!("{kind}{text}\n");
+            hunk.2.extend([String::from(*kind), ended(text)]);
             hunk.3 += is_old;
             hunk.4 += is_new;
         } else {
@@ -180,7 +185,7 @@ fn diff(old: &[String], edits: &[Edit], context: usize) -> (String, String) {
         new_at += is_new;
     }
     close(&mut open);
-    let new = script.iter().filter(|it| it.0 != '-').map(|it| format!("{}\n", it.1)).collect();
+    let new = script.iter().filter(|it| it.0 != '-').map(|it| ended(it.1)).collect();
     (if hunks.is_empty() { hunks } else { format!("diff --git a/f b/f\n--- a/f\n+++ b/f\n{hunks}") }, new)
 }
 
@@ -194,7 +199,7 @@ proptest! {
         let edits: Vec<Edit> =
             lines.iter().map(|it| Edit { removed: it.1, above: it.2.clone() }).collect();
         let (patch, new) = diff(&old, &edits, context);
-        let base = tree(&[("f", &old.iter().map(|it| format!("{it}\n")).collect::<String>())]);
+        let base = tree(&[("f", &old.iter().map(|it| ended(it)).collect::<String>())]);
         let after = Patch::parse(patch.as_bytes()).unwrap().apply(&base).unwrap();
         prop_assert_eq!(after, tree(&[("f", &new)]));
     }

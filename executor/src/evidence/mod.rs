@@ -1,0 +1,4 @@
+//! Evidence: what each layer of acceptance said about one exact patch, and the executions that show it.
+
+pub mod execution;
+pub mod layers;
