@@ -253,17 +253,21 @@ ADAPTER_CONFIG = {
     "use_rslora": False,
 }
 
+# The digest of no bytes: there is no policy and no scaffold behind random weights.
+NOTHING = hashlib.sha256(b"").hexdigest()
+
 CONTROLLER = {
     "format": "tack-controller",
     "version": 1,
     "name": "mini",
     "lambda": 0.0,
-    "lambda_gate": {"gate_met": False, "reason": "no development outcomes: the weights are random"},
+    "lambda_gate": {"not_run": "the weights are random, so there are no development outcomes to choose by"},
     "field_shares": 1,
     "regime": {
-        "repair_policy": "none",
-        "scaffold": "none",
-        "budget": {"output_tokens": 8192, "tool_calls": 30, "repair": 1_200_000_000, "pretest": 300_000_000},
+        "repair_policy": {"name": "none", "digest": NOTHING},
+        "scaffold": {"name": "none", "digest": NOTHING},
+        "budget": "paper",
+        "limits": {"output_tokens": 8192, "tool_calls": 30, "repair": 1_200_000_000, "pretest": 300_000_000},
     },
     "training": {"trained": False, "note": "random weights from seed 20261130; only the tokenizer was trained"},
 }
@@ -288,7 +292,12 @@ def main() -> None:
         "adapter_model.safetensors": safetensors(adapter(weights), "F32"),
         "heads.safetensors": safetensors(heads(weights), "F32"),
     }
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
+    # The network's digest is what `sha256sum FILES | sha256sum` prints, with the files it is built from in order.
+    lines = [f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(set(files) - {"tokenizer.json"})]
+    digests = {
+        "network": hashlib.sha256("".join(lines).encode()).hexdigest(),
+        "tokenizer": hashlib.sha256(files["tokenizer.json"]).hexdigest(),
+    }
     files["controller.json"] = pretty({**CONTROLLER, "digests": digests})
     out.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():

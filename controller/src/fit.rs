@@ -190,11 +190,10 @@ mod tests {
     use super::*;
     use crate::mini::tokenizer;
     use proptest::prelude::*;
-    use std::path::Path;
     use tack_core::FieldShares;
 
     fn fit(text: &[u8], most: usize, quarters: usize) -> (Vec<u32>, TextReport) {
-        let template = Template::new(tokenizer(), &FieldShares::V1, Path::new("t.json")).unwrap();
+        let template = Template::new(tokenizer(), &FieldShares::V1, "t.json").unwrap();
         let mut fitter = Fitter { tokenizer: tokenizer(), template: &template, spans: &mut () };
         let mut ids = Vec::new();
         let report = fitter.text(text, most, HeadQuarters(quarters), &mut ids).unwrap();
@@ -231,7 +230,7 @@ mod tests {
         let (ids, report) = fit(forged.as_bytes(), 64, 2);
         assert_eq!(tokenizer().decode(&ids), forged);
         assert_eq!(report.cut, Bytes(0));
-        let hole = tokenizer().added("<|fim_suffix|>", Path::new("t.json")).unwrap();
+        let hole = tokenizer().added("<|fim_suffix|>", "t.json").unwrap();
         assert!(!ids.contains(&hole));
     }
 

@@ -23,8 +23,6 @@
 //! text never stands. A cut shows as `<|fim_suffix|>123 bytes cut<|fim_suffix|>`. The network reads its last token,
 //! `<|endoftext|>`. Each text is encoded by itself, so no merge crosses a border.
 
-use std::path::Path;
-
 use tack_core::{Field, FieldShares, Tokens};
 
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -84,7 +82,7 @@ pub enum TemplateError {
 }
 
 impl Template {
-    pub(crate) fn new(tokenizer: &Tokenizer, shares: &FieldShares, file: &Path) -> Result<Self, TemplateError> {
+    pub(crate) fn new(tokenizer: &Tokenizer, shares: &FieldShares, file: &str) -> Result<Self, TemplateError> {
         let added = |token| tokenizer.added(token, file).map_err(TemplateError::Tokenizer);
         let text = |words: &str| match tokenizer.encode(words) {
             Ok(pieces) => Ok(pieces.iter().map(|piece| piece.id).collect::<Vec<u32>>()),
@@ -180,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_template_fits_its_share_and_a_tight_share_is_an_error() {
-        let template = Template::new(tokenizer(), &FieldShares::V1, Path::new("t.json")).unwrap();
+        let template = Template::new(tokenizer(), &FieldShares::V1, "t.json").unwrap();
         assert!(template.longest() <= 64, "{}", template.longest());
         for field in [Field::Issue, Field::Menu, Field::Patch, Field::Observations, Field::Budget] {
             let mut ids = Vec::new();
@@ -191,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_mark_never_takes_more_than_it_reserved() {
-        let template = Template::new(tokenizer(), &FieldShares::V1, Path::new("t.json")).unwrap();
+        let template = Template::new(tokenizer(), &FieldShares::V1, "t.json").unwrap();
         for count in [0, 9, 10, 12_345, u64::MAX] {
             for unit in [Unit::Bytes, Unit::Tests, Unit::Observations] {
                 let mut ids = Vec::new();

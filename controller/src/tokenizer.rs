@@ -6,15 +6,12 @@
 //! them cannot emit one: [`Tokenizer::added`] is the only way to their numbers, and only the template asks for it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
 use tack_core::{CountTokens, Tokens};
 use tokenizers::models::bpe::{BPE, Vocab};
-use tokenizers::{
-    DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
-};
+use tokenizers::{DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
 
 use crate::lossy::Lossy;
 
@@ -50,7 +47,7 @@ pub enum TokenizerError {
     #[error("`{file}`: not a tokenizer")]
     Json {
         /// The file.
-        file: PathBuf,
+        file: String,
         /// What the parser met.
         source: serde_json::Error,
     },
@@ -58,7 +55,7 @@ pub enum TokenizerError {
     #[error("`{file}`: `{field}` must be {expected}; found {found}")]
     Unsupported {
         /// The file.
-        file: PathBuf,
+        file: String,
         /// Where in the file.
         field: &'static str,
         /// What is understood there.
@@ -70,7 +67,7 @@ pub enum TokenizerError {
     #[error("`{file}`: `model.merges[{index}]` must join two tokens into a third; found {left:?} and {right:?}")]
     Merge {
         /// The file.
-        file: PathBuf,
+        file: String,
         /// Which merge.
         index: usize,
         /// Its left half.
@@ -82,7 +79,7 @@ pub enum TokenizerError {
     #[error("`{file}`: `model.vocab` must have a token for each of 256 bytes; none stands for byte {byte:#04x}")]
     MissingByte {
         /// The file.
-        file: PathBuf,
+        file: String,
         /// The byte.
         byte: u8,
     },
@@ -90,7 +87,7 @@ pub enum TokenizerError {
     #[error("`{file}`: `added_tokens` must have `{token}`; it has {found} others")]
     MissingAdded {
         /// The file.
-        file: PathBuf,
+        file: String,
         /// The token's text.
         token: &'static str,
         /// How many added tokens there are.
@@ -100,7 +97,7 @@ pub enum TokenizerError {
     #[error("`{file}`: the plain text `{token}` must not encode to the added token {id}; `model.merges` lead to it")]
     Reachable {
         /// The file.
-        file: PathBuf,
+        file: String,
         /// The token's text.
         token: String,
         /// Its number.
@@ -110,7 +107,7 @@ pub enum TokenizerError {
     #[error("`{file}`: token `{token}` is number {id}, but the model embeds {rows} tokens, 0 to {}", rows.saturating_sub(1))]
     Vocabulary {
         /// The file.
-        file: PathBuf,
+        file: String,
         /// The token with the greatest number.
         token: String,
         /// That number.
@@ -173,7 +170,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Every variant of [`TokenizerError`] but `MissingAdded`, `Vocabulary` and `Encode`.
-    pub fn from_bytes(content: &[u8], file: &Path) -> Result<Self, TokenizerError> {
+    pub fn from_bytes(content: &[u8], file: &str) -> Result<Self, TokenizerError> {
         let json = |source| TokenizerError::Json { file: file.to_owned(), source };
         let parts: File = serde_json::from_slice(content).map_err(json)?;
         check_normalizer(parts.normalizer.as_ref(), file)?;
@@ -189,9 +186,7 @@ impl Tokenizer {
         if let Some(normalizer) = parts.normalizer {
             let normalizer = serde_json::from_value::<NormalizerWrapper>(normalizer).map_err(json)?;
             // Fails only over added tokens, of which this encoder has none.
-            encoder
-                .with_normalizer(Some(normalizer))
-                .map_err(|source| TokenizerError::Encode { bytes: 0, source })?;
+            encoder.with_normalizer(Some(normalizer)).map_err(|source| TokenizerError::Encode { bytes: 0, source })?;
         }
 
         let byte_of: HashMap<char, u8> = (0..=u8::MAX).map(|byte| (byte_level_char(byte), byte)).collect();
@@ -207,7 +202,7 @@ impl Tokenizer {
     }
 
     /// An added token whose own text encodes to it would let field text forge the template.
-    fn check_reachable(&self, file: &Path) -> Result<(), TokenizerError> {
+    fn check_reachable(&self, file: &str) -> Result<(), TokenizerError> {
         for (token, &id) in &self.added {
             if self.encode(token)?.iter().any(|piece| piece.id == id) {
                 return Err(TokenizerError::Reachable { file: file.to_owned(), token: token.clone(), id });
@@ -220,7 +215,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::Vocabulary`] names the token with the greatest number.
-    pub fn check_vocabulary(&self, rows: usize, file: &Path) -> Result<(), TokenizerError> {
+    pub fn check_vocabulary(&self, rows: usize, file: &str) -> Result<(), TokenizerError> {
         let (id, token) = &self.greatest;
         if (*id as usize) < rows {
             Ok(())
@@ -233,7 +228,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::MissingAdded`] if the file does not add it.
-    pub fn added(&self, token: &'static str, file: &Path) -> Result<u32, TokenizerError> {
+    pub fn added(&self, token: &'static str, file: &str) -> Result<u32, TokenizerError> {
         self.added.get(token).copied().ok_or_else(|| TokenizerError::MissingAdded {
             file: file.to_owned(),
             token,
@@ -253,10 +248,8 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Encode`], which no known text causes.
     pub fn encode(&self, text: &str) -> Result<Vec<Piece>, TokenizerError> {
-        let encoding = self
-            .encoder
-            .encode(text, false)
-            .map_err(|source| TokenizerError::Encode { bytes: text.len(), source })?;
+        let encoding =
+            self.encoder.encode(text, false).map_err(|source| TokenizerError::Encode { bytes: text.len(), source })?;
         let pieces = encoding.get_ids().iter().zip(encoding.get_offsets());
         Ok(pieces.map(|(&id, &(start, end))| Piece { id, start, end }).collect())
     }
@@ -301,7 +294,7 @@ fn kind(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("(no type)")
 }
 
-fn check_normalizer(normalizer: Option<&Value>, file: &Path) -> Result<(), TokenizerError> {
+fn check_normalizer(normalizer: Option<&Value>, file: &str) -> Result<(), TokenizerError> {
     match normalizer {
         None => Ok(()),
         Some(one) if kind(one) == "NFC" => Ok(()),
@@ -315,7 +308,7 @@ fn check_normalizer(normalizer: Option<&Value>, file: &Path) -> Result<(), Token
 }
 
 /// Splits must keep all text, and bytes must come last: then no text is lost, and no space is made up.
-fn check_pre_tokenizer(pre_tokenizer: &Value, file: &Path) -> Result<(), TokenizerError> {
+fn check_pre_tokenizer(pre_tokenizer: &Value, file: &str) -> Result<(), TokenizerError> {
     let one = std::slice::from_ref(pre_tokenizer);
     let steps = match pre_tokenizer.get("pretokenizers").and_then(Value::as_array) {
         Some(steps) if kind(pre_tokenizer) == "Sequence" => steps.as_slice(),
@@ -338,10 +331,9 @@ fn check_pre_tokenizer(pre_tokenizer: &Value, file: &Path) -> Result<(), Tokeniz
 }
 
 /// The BPE, each of its parts checked first: the crate's builder panics on a merge that is longer than any token.
-fn model(parts: Bpe, file: &Path) -> Result<BPE, TokenizerError> {
-    let refuse = |field, expected, found| {
-        Err(TokenizerError::Unsupported { file: file.to_owned(), field, expected, found })
-    };
+fn model(parts: Bpe, file: &str) -> Result<BPE, TokenizerError> {
+    let refuse =
+        |field, expected, found| Err(TokenizerError::Unsupported { file: file.to_owned(), field, expected, found });
     if parts.kind != "BPE" {
         return refuse("model.type", "BPE", parts.kind);
     }
@@ -398,7 +390,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn refused(content: &str) -> String {
-        Tokenizer::from_bytes(content.as_bytes(), Path::new("t.json")).unwrap_err().to_string()
+        Tokenizer::from_bytes(content.as_bytes(), "t.json").unwrap_err().to_string()
     }
 
     /// The mini tokenizer with one change.
@@ -412,7 +404,8 @@ mod tests {
     fn the_bytes_have_256_characters_and_the_published_landmarks() {
         let all: HashMap<char, u8> = (0..=u8::MAX).map(|byte| (byte_level_char(byte), byte)).collect();
         assert_eq!(all.len(), 256);
-        for (byte, character) in [(b' ', 'Ġ'), (b'\n', 'Ċ'), (b'\t', 'ĉ'), (b'!', '!'), (0xAD, '\u{143}'), (0xFF, 'ÿ')] {
+        for (byte, character) in [(b' ', 'Ġ'), (b'\n', 'Ċ'), (b'\t', 'ĉ'), (b'!', '!'), (0xAD, '\u{143}'), (0xFF, 'ÿ')]
+        {
             assert_eq!(byte_level_char(byte), character, "{byte:#04x}");
         }
     }
@@ -438,17 +431,16 @@ mod tests {
         let mut stock = tokenizers::Tokenizer::from_bytes(mini::TOKENIZER_JSON).unwrap();
         stock.set_encode_special_tokens(true);
         let tokenizer = tokenizer();
-        let through = tokenizer
-            .all_added()
-            .filter(|&(token, id)| stock.encode(token, false).unwrap().get_ids() == [id])
-            .count();
+        let through =
+            tokenizer.all_added().filter(|&(token, id)| stock.encode(token, false).unwrap().get_ids() == [id]).count();
         assert_eq!(through, 12);
     }
 
     #[test]
     fn agrees_with_the_stock_pipeline_on_plain_text() {
         let stock = tokenizers::Tokenizer::from_bytes(mini::TOKENIZER_JSON).unwrap();
-        for text in ["", "def f(x):\r\n\treturn x  \n", "naïve e\u{301} \u{17f}s 1234", "日本語 🙂\0", "don't 'S"] {
+        for text in ["", "def f(x):\r\n\treturn x  \n", "naïve e\u{301} \u{17f}s 1234", "日本語 🙂\0", "don't 'S"]
+        {
             let ids: Vec<u32> = tokenizer().encode(text).unwrap().iter().map(|piece| piece.id).collect();
             assert_eq!(ids, stock.encode(text, false).unwrap().get_ids(), "{text:?}");
         }
@@ -487,9 +479,9 @@ mod tests {
     #[test]
     fn the_vocabulary_must_fit_the_embedding() {
         let tokenizer = tokenizer();
-        assert!(tokenizer.check_vocabulary(6144, Path::new("t.json")).is_ok());
+        assert!(tokenizer.check_vocabulary(6144, "t.json").is_ok());
         assert_eq!(
-            tokenizer.check_vocabulary(6143, Path::new("t.json")).unwrap_err().to_string(),
+            tokenizer.check_vocabulary(6143, "t.json").unwrap_err().to_string(),
             "`t.json`: token `</think>` is number 6143, but the model embeds 6143 tokens, 0 to 6142"
         );
     }

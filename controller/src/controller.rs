@@ -1,0 +1,329 @@
+//! One decision: state, tokens, hidden state, estimates, choice.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tack_core::estimate::HeadOutputError;
+use tack_core::receipt::{Backend, DecisionDigests, DecisionReceipt, RegimeMatch, Ruling, RulingError, Training};
+use tack_core::wire::Version;
+use tack_core::{
+    ActionSet, Decide, DecisionState, Digest, Estimates, FallbackReason, FieldShares, Lambda, Micros, Precision,
+    Regime, Spans, Stage,
+};
+use tack_kernels::bundle::digest_files;
+use tack_kernels::{BundleError, BundleSource, CpuNetwork, ForwardError, Network, Options, Stop};
+
+use crate::availability::{fallback_action, unavailable};
+use crate::clock::{StageClock, micros};
+use crate::digests::{issue_digest, regime_digest, shares_digest, state_digest};
+use crate::encode::Encoder;
+use crate::record::{ControllerRecord, RECORD_FILE, RecordError};
+use crate::report::{Decision, Fallback};
+use crate::template::TemplateError;
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// The tokenizer's name in a bundle.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+
+/// A model bundle that decides.
+#[derive(Debug)]
+pub struct Controller {
+    /// What each decision is made with; may be changed between decisions.
+    pub settings: Settings,
+    encoder: Encoder,
+    network: CpuNetwork,
+    record: ControllerRecord,
+    digests: BundleDigest,
+    load: Micros,
+}
+
+/// What the caller decides with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The actions that the caller allows; a menu may take more away.
+    pub allowed: ActionSet,
+    /// The price of cost; `None` for the bundle's own.
+    pub lambda: Option<Lambda>,
+    /// Wall time from the call, after which the answer is a fallback; `None` waits for the estimates.
+    pub deadline: Option<Micros>,
+    /// The regime that the decision is for; `None` if nobody said.
+    pub regime: Option<Regime>,
+    /// Digest of the intent; `None` takes the issue's alone.
+    pub intent: Option<Digest>,
+    /// Digest of the sandbox policy that will confine the action, if one will.
+    pub sandbox_policy: Option<Digest>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { allowed: ActionSet::ALL, lambda: None, deadline: None, regime: None, intent: None, sandbox_policy: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BundleDigest {
+    /// Of the whole bundle: network, tokenizer and record.
+    bundle: Digest,
+    regime: Digest,
+    shares: Digest,
+}
+
+/// Why a bundle does not make a controller.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The network's files, or a file that could not be opened.
+    #[error("the model bundle cannot be used")]
+    Bundle(#[source] BundleError),
+    /// `tokenizer.json`.
+    #[error("the tokenizer cannot be used")]
+    Tokenizer(#[source] TokenizerError),
+    /// `tokenizer.json`, where the template is concerned.
+    #[error("the tokenizer cannot be used")]
+    Template(#[source] TemplateError),
+    /// `controller.json`.
+    #[error("the controller record cannot be used")]
+    Record(#[source] RecordError),
+    /// The record is about other files.
+    #[error("`{file}`: `digests.{field}` is {expected}; the bundle's is {found}")]
+    Digest {
+        /// The record.
+        file: String,
+        /// `network` or `tokenizer`.
+        field: &'static str,
+        /// What the record says.
+        expected: Digest,
+        /// What the files have.
+        found: Digest,
+    },
+    /// The network has fewer positions than an encoded state may have tokens.
+    #[error("`{file}`: `max_position_embeddings` must be at least {}; found {found}", FieldShares::TOTAL.0)]
+    Positions {
+        /// `config.json`.
+        file: String,
+        /// What it says.
+        found: usize,
+    },
+}
+
+/// Why there is no decision.
+#[derive(Debug, thiserror::Error)]
+pub enum DecideError {
+    /// Neither the menu nor the caller leaves an action.
+    #[error("no action is available: the caller allows {allowed:?}, of which the test menu leaves none")]
+    NoneAvailable {
+        /// What the caller allows.
+        allowed: ActionSet,
+    },
+    /// The state could not be encoded.
+    #[error("the state cannot be encoded")]
+    Encode(#[source] TokenizerError),
+    /// The network refused the tokens.
+    #[error("the network cannot run on the state's tokens")]
+    Forward(#[source] ForwardError),
+    /// A head returned a number that is not finite.
+    #[error("the estimates are not numbers")]
+    HeadOutput(#[source] HeadOutputError),
+    /// The rule refused its input.
+    #[error("the rule cannot choose")]
+    Rule(#[source] RulingError),
+}
+
+impl Controller {
+    /// Opens the bundle in a directory.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the file, the place, what was expected and what was found.
+    pub fn open(directory: impl Into<PathBuf>) -> Result<Self, OpenError> {
+        Self::load(&BundleSource::directory(directory), Options::default())
+    }
+
+    /// Opens a bundle that the program carries, as `(file name, content)`.
+    ///
+    /// # Errors
+    /// As [`Controller::open`]; messages call the files `embedded:NAME`.
+    pub fn embedded(files: &[(&'static str, &'static [u8])]) -> Result<Self, OpenError> {
+        Self::load(&BundleSource::memory(files.iter().copied()), Options::default())
+    }
+
+    /// Opens a bundle with options of the network's.
+    ///
+    /// # Errors
+    /// As [`Controller::open`].
+    pub fn load(source: &BundleSource, options: Options) -> Result<Self, OpenError> {
+        let started = Instant::now();
+        let read = |file| source.open(file).map_err(OpenError::Bundle);
+        let (record_bytes, tokenizer_bytes) = (read(RECORD_FILE)?, read(TOKENIZER_FILE)?);
+
+        // 1. What the bundle says of itself, first: it is the smallest file.
+        let record_file = source.display(RECORD_FILE);
+        let record = ControllerRecord::from_bytes(&record_bytes, &record_file).map_err(OpenError::Record)?;
+
+        // 2. The tokenizer, and that it is the one that the record is about.
+        let tokenizer_file = source.display(TOKENIZER_FILE);
+        let same = |field, expected, found| {
+            let file = record_file.clone();
+            if expected == found { Ok(()) } else { Err(OpenError::Digest { file, field, expected, found }) }
+        };
+        let tokenizer_digest = tokenizer_bytes.digest();
+        let tokenizer = Tokenizer::from_bytes(&tokenizer_bytes, &tokenizer_file).map_err(OpenError::Tokenizer)?;
+        same("tokenizer", record.digests.tokenizer, tokenizer_digest)?;
+
+        // 3. The network, and that it takes whatever the encoder makes.
+        let network = CpuNetwork::load(source, options).map_err(OpenError::Bundle)?;
+        same("network", record.digests.network, network.digest())?;
+        let (positions, rows) = (network.config().max_position_embeddings, network.config().vocab_size);
+        if positions < FieldShares::TOTAL.0 as usize {
+            return Err(OpenError::Positions { file: source.display("config.json"), found: positions });
+        }
+        tokenizer.check_vocabulary(rows, &tokenizer_file).map_err(OpenError::Tokenizer)?;
+        let encoder = Encoder::new(tokenizer, &tokenizer_file).map_err(OpenError::Template)?;
+
+        let digests = BundleDigest {
+            bundle: digest_files([
+                (RECORD_FILE, record_bytes.digest()),
+                (TOKENIZER_FILE, tokenizer_digest),
+                ("network", network.digest()),
+            ]),
+            regime: regime_digest(&record.regime),
+            shares: shares_digest(&encoder.shares()),
+        };
+        let load = micros(started.elapsed());
+        Ok(Self { settings: Settings::default(), encoder, network, record, digests, load })
+    }
+
+    /// What turns states into tokens.
+    #[must_use]
+    pub const fn encoder(&self) -> &Encoder {
+        &self.encoder
+    }
+
+    /// What the bundle says of itself.
+    #[must_use]
+    pub const fn record(&self) -> &ControllerRecord {
+        &self.record
+    }
+
+    /// Digest of the bundle: of its record, its tokenizer and its network.
+    #[must_use]
+    pub const fn digest(&self) -> Digest {
+        self.digests.bundle
+    }
+
+    /// How long opening took.
+    #[must_use]
+    pub const fn load_time(&self) -> Micros {
+        self.load
+    }
+
+    /// The instruction set of the inner loop.
+    #[must_use]
+    pub fn isa(&self) -> &'static str {
+        self.network.isa()
+    }
+
+    /// What stands behind the weights.
+    #[must_use]
+    pub const fn training(&self) -> Training {
+        if self.record.training.trained { Training::Trained } else { Training::Untrained }
+    }
+
+    fn regime_match(&self) -> RegimeMatch {
+        match &self.settings.regime {
+            None => RegimeMatch::Unknown,
+            Some(regime) => {
+                let difference = self.record.regime.difference(regime);
+                if difference.is_empty() { RegimeMatch::Same } else { RegimeMatch::Differs(difference) }
+            }
+        }
+    }
+}
+
+/// What a missed deadline leaves: nothing but where the time ran out.
+struct Missed(Stage);
+
+impl Decide for Controller {
+    type Decision = Decision;
+    type Error = DecideError;
+
+    /// One decision on one state.
+    ///
+    /// With a deadline, the clock is asked after each stage, and throughout the forward pass: once it has passed, the
+    /// pass is stopped, what was computed is thrown away, and the answer is the [`fallback_action`], flagged as such.
+    /// Estimates that are complete a moment too late are thrown away as well.
+    fn decide(&mut self, state: &DecisionState<'_>, spans: &mut dyn Spans) -> Result<Decision, DecideError> {
+        let mut clock = StageClock::start(spans);
+        let deadline = self.settings.deadline.map(|it| Duration::from_micros(it.0));
+        let started = clock.started();
+        let is_late = || deadline.is_some_and(|deadline| started.elapsed() >= deadline);
+        let in_time = |stage| if is_late() { Err(Missed(stage)) } else { Ok(()) };
+
+        // 1. What may be chosen. The mask comes before everything.
+        let reasons = unavailable(&state.menu, self.settings.allowed);
+        let available: ActionSet = reasons.iter().filter(|(_, why)| why.is_none()).map(|(action, _)| action).collect();
+        let fallback =
+            fallback_action(state, available).ok_or(DecideError::NoneAvailable { allowed: self.settings.allowed })?;
+        let lambda = self.settings.lambda.unwrap_or(self.record.lambda);
+        let precision = Precision::F32;
+
+        // 2. State to tokens.
+        let encoded = self.encoder.encode(state, &mut clock).map_err(DecideError::Encode)?;
+
+        // 3. Tokens to estimates, as long as there is time.
+        let mut estimate = || -> Result<Result<Estimates, Missed>, DecideError> {
+            if let Err(missed) = in_time(Stage::Tokenize) {
+                return Ok(Err(missed));
+            }
+            clock.enter(Stage::Forward);
+            let hidden = self.network.hidden(&encoded.ids, Stop::when(&is_late));
+            clock.exit(Stage::Forward);
+            let hidden = match hidden {
+                Ok(hidden) => hidden,
+                Err(ForwardError::Stopped) => return Ok(Err(Missed(Stage::Forward))),
+                Err(error) => return Err(DecideError::Forward(error)),
+            };
+            clock.enter(Stage::Heads);
+            let estimates = Estimates::from_heads(&self.network.outputs(&hidden));
+            clock.exit(Stage::Heads);
+            let estimates = estimates.map_err(DecideError::HeadOutput)?;
+            Ok(in_time(Stage::Heads).map(|()| estimates))
+        };
+        let estimates = estimate()?;
+
+        // 4. The rule, or the fallback.
+        let (ruling, fallback) = match estimates {
+            Ok(estimates) => {
+                clock.enter(Stage::Select);
+                let ruling = Ruling::choose(estimates, available, lambda, precision);
+                clock.exit(Stage::Select);
+                (ruling, None)
+            }
+            Err(Missed(stage)) => {
+                let reason = FallbackReason::DeadlineMissed;
+                let ruling = Ruling::fall_back(fallback, reason, available, lambda, precision);
+                (ruling, Some(Fallback { reason, stage, deadline: self.settings.deadline }))
+            }
+        };
+        let ruling = ruling.map_err(DecideError::Rule)?;
+
+        // 5. The receipt.
+        let digests = DecisionDigests {
+            state: state_digest(state),
+            intent: self.settings.intent.unwrap_or_else(|| issue_digest(state.issue)),
+            model: self.digests.bundle,
+            regime: self.digests.regime,
+            sandbox_policy: self.settings.sandbox_policy,
+            shares: self.digests.shares,
+        };
+        let latency = clock.latency();
+        let receipt = DecisionReceipt {
+            version: Version,
+            digests,
+            regime: self.regime_match(),
+            training: self.training(),
+            backend: Backend::Cpu,
+            ruling,
+            stage_times: latency.stages.clone(),
+        };
+        Ok(Decision { receipt, encoding: encoded.report, reasons, fallback, latency })
+    }
+}
