@@ -9,11 +9,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
         let word = group.iter().fold(0_u32, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - group.len()));
         for place in 0..4 {
             let sextet = (word >> (18 - 6 * place) & 0x3f) as usize;
-            text.push(if place <= group.len() {
-                char::from(ALPHABET[sextet])
-            } else {
-                '='
-            });
+            text.push(if place <= group.len() { char::from(ALPHABET[sextet]) } else { '=' });
         }
     }
     text
@@ -81,9 +77,7 @@ mod tests {
 
     #[test]
     fn what_is_not_canonical_is_refused() {
-        for text in [
-            "Z", "Zg", "Zg=", "Zh==", "Zm9=", "Zm9v=", "====", "Z===", "Zm 9", "Zm9v\n", "Zg==Zg==", "Zm-_",
-        ] {
+        for text in ["Z", "Zg", "Zg=", "Zh==", "Zm9=", "Zm9v=", "====", "Z===", "Zm 9", "Zm9v\n", "Zg==Zg==", "Zm-_"] {
             assert_eq!(decode(text), None, "{text}");
         }
     }

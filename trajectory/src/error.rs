@@ -130,9 +130,5 @@ pub enum Problem {
 }
 
 fn list_of(ids: &[String]) -> String {
-    if ids.is_empty() {
-        "no instance id".to_owned()
-    } else {
-        ids.join(", ")
-    }
+    if ids.is_empty() { "no instance id".to_owned() } else { ids.join(", ") }
 }

@@ -73,21 +73,15 @@ pub enum Cause {
 
 impl Gap {
     pub(crate) fn new(about: About, cause: Cause, note: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            about,
-            cause,
-            note: note.into(),
-        }
+        Self { about, cause, note: note.into() }
     }
 
     /// Whether a person who decides on this state should hear of it: it concerns what the decision sees, or this
     /// very file, and not just the accounting of the format.
     #[must_use]
     pub fn is_warning(&self) -> bool {
-        matches!(
-            self.about,
-            About::Issue | About::Patch | About::Observations | About::Selection
-        ) || self.cause != Cause::Format
+        matches!(self.about, About::Issue | About::Patch | About::Observations | About::Selection)
+            || self.cause != Cause::Format
     }
 }
 

@@ -17,28 +17,17 @@ pub(crate) fn of_file(file: &IssueFile<'_>, instance: Option<&str>) -> Result<Ve
     let Some(rows) = tasks(&mended.text) else {
         return Ok(file.bytes.to_vec());
     };
-    let rows: Vec<_> = rows
-        .iter()
-        .enumerate()
-        .map(|(index, row)| At::row(row, index))
-        .collect();
+    let rows: Vec<_> = rows.iter().enumerate().map(|(index, row)| At::row(row, index)).collect();
     let mut ids = Vec::new();
     for row in &rows {
         let id = row.required("instance_id", "the id of the task")?.text()?;
         // One task alone needs no id to be found by.
         if instance == Some(id) || (instance.is_none() && rows.len() == 1) {
-            return Ok(row
-                .required("problem_statement", "the issue text")?
-                .text()?
-                .as_bytes()
-                .to_vec());
+            return Ok(row.required("problem_statement", "the issue text")?.text()?.as_bytes().to_vec());
         }
         ids.push(id.to_owned());
     }
-    Err(Problem::UnknownInstance {
-        asked: instance.unwrap_or("(none)").to_owned(),
-        ids,
-    })
+    Err(Problem::UnknownInstance { asked: instance.unwrap_or("(none)").to_owned(), ids })
 }
 
 /// The rows of a task list; `None` where the file is plain text.
@@ -56,11 +45,7 @@ fn tasks(text: &str) -> Option<Vec<Node<'_>>> {
 pub(crate) fn between<'t>(prompt: &'t str, before: &str, after: &str) -> Option<&'t str> {
     let start = prompt.find(before)? + before.len();
     let rest = &prompt[start..];
-    let end = if after.is_empty() {
-        rest.len()
-    } else {
-        rest.rfind(after)?
-    };
+    let end = if after.is_empty() { rest.len() } else { rest.rfind(after)? };
     Some(&rest[..end])
 }
 
@@ -73,6 +58,28 @@ pub(crate) fn in_template<'t>(prompt: &'t str, template: &str, slots: &[&str]) -
     let after = template[at + slot.len()..].split('{').next()?;
     // A template engine drops the template's last newline; a prompt whose words differ was made by another template.
     between(prompt, before, after).or_else(|| between(prompt, before, after.trim_end()))
+}
+
+/// Words around the issue in the prompts that agents ship, for recordings that keep no template.
+const KNOWN_FRAMES: [(&str, &str); 5] = [
+    ("<pr_description>\nConsider the following PR description:\n", "\n</pr_description>"),
+    ("<pr_description>\n", "\n</pr_description>"),
+    ("<issue_description>\n", "\n</issue_description>"),
+    ("\nISSUE:\n", "\n\nINSTRUCTIONS:\n"),
+    (
+        "Please solve this issue: ",
+        "\n\nYou can execute bash commands and edit files to implement the necessary changes.\n",
+    ),
+];
+
+/// The issue out of the prompt that an agent was given: by its `template`, else by the frames of known agents.
+/// `Err` is the whole prompt, where neither fits.
+pub(crate) fn of_prompt<'t>(prompt: &'t str, template: Option<&str>) -> Result<&'t str, &'t str> {
+    const SLOTS: [&str; 4] = ["{{task}}", "{{ task }}", "{{problem_statement}}", "{problem_statement}"];
+    template
+        .and_then(|template| in_template(prompt, template, &SLOTS))
+        .or_else(|| KNOWN_FRAMES.iter().find_map(|(before, after)| between(prompt, before, after)))
+        .ok_or(prompt)
 }
 
 #[cfg(test)]
@@ -99,11 +106,7 @@ mod tests {
         ];
         for (file, instance, expected) in cases {
             let found = of_file(&IssueFile { bytes: file.as_bytes() }, instance).map_err(|it| it.to_string());
-            assert_eq!(
-                found,
-                expected.map(|it| it.as_bytes().to_vec()).map_err(str::to_owned),
-                "{file}"
-            );
+            assert_eq!(found, expected.map(|it| it.as_bytes().to_vec()).map_err(str::to_owned), "{file}");
         }
         assert_eq!(of_file(&IssueFile { bytes: b"\xff" }, None).unwrap(), b"\xff");
     }

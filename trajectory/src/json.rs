@@ -90,15 +90,8 @@ impl<'a> Node<'a> {
 fn not_json(error: &serde_json::Error, first_line: usize) -> Problem {
     // The place is told apart from the words, so the words lose their own copy of it.
     let words = error.to_string();
-    let reason = words
-        .rsplit_once(" at line ")
-        .map_or(words.as_str(), |(reason, _)| reason)
-        .to_owned();
-    Problem::NotJson {
-        line: first_line + error.line().saturating_sub(1),
-        column: error.column(),
-        reason,
-    }
+    let reason = words.rsplit_once(" at line ").map_or(words.as_str(), |(reason, _)| reason).to_owned();
+    Problem::NotJson { line: first_line + error.line().saturating_sub(1), column: error.column(), reason }
 }
 
 impl<'de> Deserialize<'de> for Node<'de> {
@@ -143,9 +136,7 @@ impl<'de> Deserialize<'de> for Node<'de> {
                 let mut seen = std::collections::HashSet::new();
                 while let Some(Key(key)) = map.next_key()? {
                     if !seen.insert(key.clone()) {
-                        return Err(A::Error::custom(format_args!(
-                            "the key {key:?} stands twice in one object"
-                        )));
+                        return Err(A::Error::custom(format_args!("the key {key:?} stands twice in one object")));
                     }
                     let value = if WITHHELD.binary_search(&key.as_ref()).is_ok() {
                         map.next_value::<IgnoredAny>()?;
@@ -284,22 +275,13 @@ impl fmt::Display for Path<'_> {
 impl<'n, 'a> At<'n, 'a> {
     /// The whole document.
     pub(crate) fn root(node: &'n Node<'a>) -> Self {
-        Self {
-            node,
-            path: Path {
-                segments: [Segment::Index(0); PATH_MAX],
-                len: 0,
-            },
-        }
+        Self { node, path: Path { segments: [Segment::Index(0); PATH_MAX], len: 0 } }
     }
 
     /// Row `index` of a file of JSON lines.
     pub(crate) fn row(node: &'n Node<'a>, index: usize) -> Self {
         let root = Self::root(node);
-        Self {
-            node,
-            path: root.path.then(Segment::Index(index)),
-        }
+        Self { node, path: root.path.then(Segment::Index(index)) }
     }
 
     pub(crate) fn path(&self) -> String {
@@ -307,19 +289,11 @@ impl<'n, 'a> At<'n, 'a> {
     }
 
     pub(crate) fn wrong(&self, expected: &'static str) -> Problem {
-        Problem::WrongType {
-            path: self.path(),
-            expected,
-            found: self.node.kind(),
-        }
+        Problem::WrongType { path: self.path(), expected, found: self.node.kind() }
     }
 
     pub(crate) fn out_of_range(&self, expected: &'static str) -> Problem {
-        Problem::OutOfRange {
-            path: self.path(),
-            expected,
-            found: self.node.to_string().chars().take(80).collect(),
-        }
+        Problem::OutOfRange { path: self.path(), expected, found: self.node.to_string().chars().take(80).collect() }
     }
 
     /// The member `key`; `None` where it is absent or null.
@@ -328,19 +302,13 @@ impl<'n, 'a> At<'n, 'a> {
             return Err(self.wrong("an object"));
         };
         let path = self.path.then(Segment::Key(key));
-        Ok(self
-            .node
-            .member(key)
-            .filter(|node| **node != Node::Null)
-            .map(|node| Self { node, path }))
+        Ok(self.node.member(key).filter(|node| **node != Node::Null).map(|node| Self { node, path }))
     }
 
     /// The member `key`, which the format always has.
     pub(crate) fn required(&self, key: &'n str, expected: &'static str) -> Result<Self, Problem> {
-        self.field(key)?.ok_or_else(|| Problem::Missing {
-            path: self.path.then(Segment::Key(key)).to_string(),
-            expected,
-        })
+        self.field(key)?
+            .ok_or_else(|| Problem::Missing { path: self.path.then(Segment::Key(key)).to_string(), expected })
     }
 
     /// The place that `keys` lead to; `None` as soon as one is absent or null.
@@ -407,10 +375,10 @@ impl<'n, 'a> At<'n, 'a> {
     pub(crate) fn items(&self) -> Result<impl ExactSizeIterator<Item = Self> + use<'n, 'a>, Problem> {
         let path = self.path;
         match self.node {
-            Node::List(items) => Ok(items.iter().enumerate().map(move |(index, node)| Self {
-                node,
-                path: path.then(Segment::Index(index)),
-            })),
+            Node::List(items) => Ok(items
+                .iter()
+                .enumerate()
+                .map(move |(index, node)| Self { node, path: path.then(Segment::Index(index)) })),
             _ => Err(self.wrong("an array")),
         }
     }
@@ -426,15 +394,9 @@ impl<'n, 'a> At<'n, 'a> {
     pub(crate) fn members(&self) -> Result<impl Iterator<Item = (&'n str, Self)> + use<'n, 'a>, Problem> {
         let path = self.path;
         match self.node {
-            Node::Object(members) => Ok(members.iter().map(move |(key, node)| {
-                (
-                    key.as_ref(),
-                    Self {
-                        node,
-                        path: path.then(Segment::Key(key)),
-                    },
-                )
-            })),
+            Node::Object(members) => Ok(members
+                .iter()
+                .map(move |(key, node)| (key.as_ref(), Self { node, path: path.then(Segment::Key(key)) }))),
             _ => Err(self.wrong("an object")),
         }
     }
@@ -455,10 +417,7 @@ mod tests {
             let text = format!(r#"{{"a": [{{"{key}": ["secret", {{"b": "secret"}}]}}]}}"#);
             let node = Node::parse(&text, 1).unwrap();
             assert!(!format!("{node:?}").contains("secret"), "{key}");
-            assert!(
-                node.member("a")
-                    .is_some_and(|list| matches!(list, Node::List(items) if items[0].has(key)))
-            );
+            assert!(node.member("a").is_some_and(|list| matches!(list, Node::List(items) if items[0].has(key))));
         }
     }
 

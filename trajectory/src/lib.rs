@@ -16,7 +16,19 @@ mod recognize;
 mod recording;
 mod rows;
 
+mod message;
+mod reason;
+mod shell;
+mod time;
+
+mod atif;
+mod mini;
+mod mini2;
+mod openhands_output;
+mod openhands_sdk;
 mod predictions;
+mod swe_agent;
+mod trae;
 
 pub use error::{Problem, ReadError};
 pub use format::Format;
@@ -108,10 +120,7 @@ impl Point {
 /// [`ReadError`] with the file's name and the [`Problem`]: not readable, no known format or version, no state in
 /// it, no such row or step, or no patch at an early step.
 pub fn read(bytes: &[u8], file: &str, options: &Options<'_>) -> Result<Read, ReadError> {
-    recognize::read(bytes, file, options).map_err(|problem| ReadError {
-        file: file.to_owned(),
-        problem,
-    })
+    recognize::read(bytes, file, options).map_err(|problem| ReadError { file: file.to_owned(), problem })
 }
 
 /// Reads a menu file: `{"format": "tack-menu", "version": 1, "targeted": [...], "broader": [...]}`.
@@ -119,8 +128,5 @@ pub fn read(bytes: &[u8], file: &str, options: &Options<'_>) -> Result<Read, Rea
 /// # Errors
 /// [`ReadError`] if it is anything else, or over the bounds of [`tack_core::Menu`].
 pub fn read_menu(bytes: &[u8], file: &str) -> Result<OwnedMenu, ReadError> {
-    state_json::menu_file(bytes).map_err(|problem| ReadError {
-        file: file.to_owned(),
-        problem,
-    })
+    state_json::menu_file(bytes).map_err(|problem| ReadError { file: file.to_owned(), problem })
 }

@@ -18,18 +18,11 @@ pub(crate) fn mend(bytes: &[u8]) -> Mended<'_> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let (text, not_utf8) = match std::str::from_utf8(bytes) {
         Ok(text) => (Cow::Borrowed(text), 0),
-        Err(_) => (
-            String::from_utf8_lossy(bytes),
-            bytes.utf8_chunks().filter(|it| !it.invalid().is_empty()).count(),
-        ),
+        Err(_) => (String::from_utf8_lossy(bytes), bytes.utf8_chunks().filter(|it| !it.invalid().is_empty()).count()),
     };
     let lone = lone_surrogates(text.as_bytes());
     if lone.is_empty() {
-        return Mended {
-            text,
-            not_utf8,
-            lone_surrogates: 0,
-        };
+        return Mended { text, not_utf8, lone_surrogates: 0 };
     }
     let count = lone.len();
     let mut mended = text.into_owned();
@@ -37,11 +30,7 @@ pub(crate) fn mend(bytes: &[u8]) -> Mended<'_> {
         // Four ASCII digits for four ASCII digits: no offset moves.
         mended.replace_range(at..at + 4, "fffd");
     }
-    Mended {
-        text: Cow::Owned(mended),
-        not_utf8,
-        lone_surrogates: count,
-    }
+    Mended { text: Cow::Owned(mended), not_utf8, lone_surrogates: count }
 }
 
 /// Where the four digits of each escape stand that names half a pair.
@@ -71,9 +60,7 @@ fn lone_surrogates(text: &[u8]) -> Vec<usize> {
 fn unit(text: &[u8], at: usize) -> Option<u32> {
     let escape = text.get(at..at + 6)?;
     let digits = escape.strip_prefix(b"\\u")?;
-    digits
-        .iter()
-        .try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))
+    digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))
 }
 
 #[cfg(test)]
@@ -98,14 +85,7 @@ mod tests {
         ];
         for (bytes, text, not_utf8, lone_surrogates) in cases {
             let mended = mend(bytes);
-            assert_eq!(
-                mended,
-                Mended {
-                    text: text.into(),
-                    not_utf8,
-                    lone_surrogates
-                }
-            );
+            assert_eq!(mended, Mended { text: text.into(), not_utf8, lone_surrogates });
         }
     }
 

@@ -13,13 +13,7 @@ use crate::rows::pick;
 
 /// JSON lines.
 pub(crate) fn lines(rows: &[Node<'_>], options: &Options<'_>) -> Result<Recording, Problem> {
-    of_rows(
-        rows.iter()
-            .enumerate()
-            .map(|(index, row)| At::row(row, index))
-            .collect(),
-        options,
-    )
+    of_rows(rows.iter().enumerate().map(|(index, row)| At::row(row, index)).collect(), options)
 }
 
 /// A list.
@@ -51,15 +45,9 @@ fn of_ids(ids: &[&str], rows: &[At<'_, '_>], options: &Options<'_>) -> Result<Re
     let mut recording = Recording::new(Format::Predictions, picked.rows);
     recording.instance = Some(ids[picked.rows.picked].to_owned());
     recording.gaps.extend(picked.gap);
-    recording.submission = rows[picked.rows.picked]
-        .text_at(&["model_patch"])?
-        .map(|patch| patch.as_bytes().to_vec());
+    recording.submission = rows[picked.rows.picked].text_at(&["model_patch"])?.map(|patch| patch.as_bytes().to_vec());
     recording.gap(About::Base, Cause::Format, "the format has no base commit");
-    recording.gap(
-        About::Observations,
-        Cause::Format,
-        "the format has a patch and no history: no observation is known",
-    );
+    recording.gap(About::Observations, Cause::Format, "the format has a patch and no history: no observation is known");
     recording.gap(About::Budget, Cause::Format, "the format has no limits");
     Ok(recording)
 }

@@ -26,10 +26,14 @@ pub(crate) struct Recording {
     pub(crate) steps: Vec<Step>,
     /// Whether the last step is nothing but the agent's handing in: it changes no file.
     pub(crate) last_step_submits: bool,
+    /// Whether the agent handed in, and was not cut off: only then does an empty submission say "no change".
+    pub(crate) handed_in: bool,
     /// What was handed in at the end.
     pub(crate) submission: Option<Vec<u8>>,
     /// How many calls the whole run might charge; `None` where unlimited or unknown.
     pub(crate) call_limit: Option<u64>,
+    /// When the run began, on the clock of [`Step::time_us`].
+    pub(crate) started_us: Option<u64>,
     pub(crate) totals: RunTotals,
     pub(crate) gaps: Vec<Gap>,
 }
@@ -41,10 +45,14 @@ pub(crate) struct Step {
     pub(crate) reply: Option<Reply>,
     /// Tool calls that the reply made.
     pub(crate) tool_calls: u32,
+    /// Whether nobody can tell if the run's limit counted this reply: versions of an agent differ on failed ones.
+    pub(crate) charge_unknown: bool,
     /// The whole patch against the base as it stood after this step, where the step itself recorded it.
     pub(crate) patch: Option<Vec<u8>>,
     /// When the last thing of this step was recorded, in microseconds of the recorder's own clock.
     pub(crate) time_us: Option<u64>,
+    /// What the whole run had used by this step, where the recorder keeps running sums instead of one a reply.
+    pub(crate) sums: Option<Reply>,
 }
 
 /// An answer, and whether the agent was shown it.
@@ -65,10 +73,20 @@ impl Recording {
             base: None,
             steps: Vec::new(),
             last_step_submits: false,
+            handed_in: false,
             submission: None,
             call_limit: None,
+            started_us: None,
             totals: RunTotals::default(),
             gaps: Vec::new(),
+        }
+    }
+
+    /// A commit that the file names, if it is one.
+    pub(crate) fn set_base(&mut self, commit: Option<&str>) {
+        self.base = commit.filter(|commit| is_commit(commit)).map(str::to_owned);
+        if self.base.is_none() {
+            self.gap(About::Base, Cause::Recording, "the file names no base commit");
         }
     }
 
@@ -88,52 +106,23 @@ impl Recording {
             None => self.issue.take(),
         };
         if issue.is_none() {
-            self.gap(
-                About::Issue,
-                Cause::Recording,
-                "not in the file: the state's issue is empty until one is given",
-            );
+            self.gap(About::Issue, Cause::Recording, "not in the file: the state's issue is empty until one is given");
         }
-        if patch
-            .as_ref()
-            .is_some_and(|patch| !patch.is_empty() && !patch.ends_with(b"\n"))
-        {
-            self.gap(
-                About::Patch,
-                Cause::Recording,
-                "its last newline is missing: kept byte for byte",
-            );
+        if patch.as_ref().is_some_and(|patch| !patch.is_empty() && !patch.ends_with(b"\n")) {
+            self.gap(About::Patch, Cause::Recording, "its last newline is missing: kept byte for byte");
         }
 
         self.steps.truncate(point.seen());
-        let mut usage = add_up(self.steps.iter().filter_map(|step| step.reply.as_ref()));
-        usage.tool_calls = self
-            .steps
-            .iter()
-            .map(|step| step.tool_calls)
-            .fold(0, u32::saturating_add);
-        usage.wall = wall(&self.steps);
-        let charged = self.steps.len() as u64;
-        let budget = Remaining {
-            tool_calls: self
-                .call_limit
-                .map(|limit| u32::try_from(limit.saturating_sub(charged)).unwrap_or(u32::MAX)),
-            ..Remaining::default()
-        };
+        let replies = self.steps.iter().filter_map(|step| step.reply.as_ref());
+        let sums = self.steps.iter().rev().find_map(|step| step.sums.as_ref());
+        let mut usage = add_up(replies, sums);
+        usage.tool_calls = self.steps.iter().map(|step| step.tool_calls).fold(0, u32::saturating_add);
+        usage.wall = wall(self.started_us, &self.steps);
+        let budget = Remaining { tool_calls: self.calls_left(), ..Remaining::default() };
         let complete: Vec<Seen> = self.steps.into_iter().flat_map(|step| step.seen).collect();
-        let visible = complete
-            .iter()
-            .filter(|seen| seen.is_visible)
-            .map(|seen| seen.observation.clone())
-            .collect();
+        let visible = complete.iter().filter(|seen| seen.is_visible).map(|seen| seen.observation.clone()).collect();
         Ok(Read {
-            state: OwnedState {
-                issue,
-                menu: options.menu.clone(),
-                patch,
-                observations: visible,
-                budget,
-            },
+            state: OwnedState { issue, menu: options.menu.clone(), patch, observations: visible, budget },
             saved: Saved {
                 base: self.base,
                 complete_history: complete.into_iter().map(|seen| seen.observation).collect(),
@@ -148,22 +137,29 @@ impl Recording {
         })
     }
 
+    /// What the limit leaves after the steps that are still here: each charges one call.
+    fn calls_left(&mut self) -> Option<u32> {
+        let limit = self.call_limit?;
+        if self.steps.iter().any(|step| step.charge_unknown) {
+            self.gap(
+                About::Budget,
+                Cause::Recording,
+                "whether failed replies count differs by version: the rest is unknown",
+            );
+            return None;
+        }
+        let charged = u64::try_from(self.steps.len()).unwrap_or(u64::MAX);
+        Some(u32::try_from(limit.saturating_sub(charged)).unwrap_or(u32::MAX))
+    }
+
     fn point(&self, at: Option<u32>) -> Result<Point, Problem> {
         let steps = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
         let points = steps - u32::from(self.last_step_submits && steps > 0);
         match at {
-            None => Ok(Point {
-                step: points.checked_sub(1),
-                is_default: true,
-                points,
-                steps,
-            }),
-            Some(step) if step < points => Ok(Point {
-                step: Some(step),
-                is_default: step + 1 == points,
-                points,
-                steps,
-            }),
+            None => Ok(Point { step: points.checked_sub(1), is_default: true, points, steps }),
+            Some(step) if step < points => {
+                Ok(Point { step: Some(step), is_default: step + 1 == points, points, steps })
+            }
             Some(asked) => Err(Problem::UnknownStep {
                 asked,
                 points: match points {
@@ -176,20 +172,15 @@ impl Recording {
     }
 
     fn patch_at(&mut self, point: &Point) -> Result<Option<Vec<u8>>, Problem> {
-        let of_step = point
-            .seen()
-            .checked_sub(1)
-            .and_then(|last| self.steps.get_mut(last)?.patch.take());
+        let of_step = point.seen().checked_sub(1).and_then(|last| self.steps.get_mut(last)?.patch.take());
         if !point.is_default {
             return match (of_step, point.step) {
                 (Some(patch), _) => Ok(Some(patch)),
-                (None, step) => Err(Problem::PatchNotRecorded {
-                    step: step.unwrap_or_default(),
-                }),
+                (None, step) => Err(Problem::PatchNotRecorded { step: step.unwrap_or_default() }),
             };
         }
         // Empty because the run was cut off is not empty by choice: only an agent that handed in says "no change".
-        let is_cut_off = !self.steps.is_empty() && !self.last_step_submits;
+        let is_cut_off = !self.steps.is_empty() && !self.handed_in;
         let submission = self.submission.take();
         if is_cut_off && submission.as_ref().is_some_and(Vec::is_empty) && of_step.is_none() {
             self.gap(
@@ -201,18 +192,25 @@ impl Recording {
         }
         let patch = submission.filter(|patch| !(is_cut_off && patch.is_empty())).or(of_step);
         if patch.is_none() {
-            self.gap(
-                About::Patch,
-                Cause::Recording,
-                "not in the file: unknown, which is not empty",
-            );
+            self.gap(About::Patch, Cause::Recording, "not in the file: unknown, which is not empty");
         }
         Ok(patch)
     }
 }
 
-fn wall(steps: &[Step]) -> Option<tack_core::Micros> {
-    let times = || steps.iter().filter_map(|step| step.time_us);
+/// From the start, or else the first step, to the last.
+fn wall(started_us: Option<u64>, steps: &[Step]) -> Option<tack_core::Micros> {
+    let times = || started_us.into_iter().chain(steps.iter().filter_map(|step| step.time_us));
     // One time alone spans nothing.
     (times().count() > 1).then(|| tack_core::Micros(times().max().unwrap_or(0) - times().min().unwrap_or(0)))
+}
+
+/// Whether `text` can be a patch: nothing, or a unified diff.
+pub(crate) fn is_patch(text: &str) -> bool {
+    text.trim().is_empty() || text.trim_start().starts_with("diff --git ") || text.trim_start().starts_with("--- ")
+}
+
+/// Whether `text` names a commit, and not a branch or `HEAD`.
+pub(crate) fn is_commit(text: &str) -> bool {
+    (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

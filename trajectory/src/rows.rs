@@ -14,9 +14,7 @@ pub(crate) struct Picked {
 /// The row that `asked` names, the first one where it names none. `ID#2` is the third row with the id `ID`.
 pub(crate) fn pick(ids: &[&str], asked: Option<&str>) -> Result<Picked, Problem> {
     let Some(first) = ids.first() else {
-        return Err(Problem::UnknownFormat {
-            found: "a list without rows".into(),
-        });
+        return Err(Problem::UnknownFormat { found: "a list without rows".into() });
     };
     let with_id = |id: &str| -> Vec<usize> { (0..ids.len()).filter(|&row| ids[row] == id).collect() };
     let unknown = |asked: &str| Problem::UnknownInstance {
@@ -36,19 +34,9 @@ pub(crate) fn pick(ids: &[&str], asked: Option<&str>) -> Result<Picked, Problem>
     let picked = *rows.get(nth).ok_or_else(|| unknown(asked.unwrap_or_default()))?;
     let gap = (rows.len() > 1).then(|| {
         let (id, count) = (ids[picked], rows.len());
-        Gap::new(
-            About::Selection,
-            Cause::Chosen,
-            format!("{count} rows are of `{id}`; this is `{id}#{nth}`"),
-        )
+        Gap::new(About::Selection, Cause::Chosen, format!("{count} rows are of `{id}`; this is `{id}#{nth}`"))
     });
-    Ok(Picked {
-        rows: Rows {
-            count: ids.len(),
-            picked,
-        },
-        gap,
-    })
+    Ok(Picked { rows: Rows { count: ids.len(), picked }, gap })
 }
 
 /// `ID#2` apart.
@@ -83,10 +71,9 @@ mod tests {
                     assert_eq!(picked.rows.count, 4);
                     assert_eq!(picked.gap.is_some(), others, "{asked:?}");
                 }
-                Err(problem) => assert_eq!(
-                    Err(problem.to_string().as_str()),
-                    expected.as_ref().map(|_| 0).map_err(|it| *it)
-                ),
+                Err(problem) => {
+                    assert_eq!(Err(problem.to_string().as_str()), expected.as_ref().map(|_| 0).map_err(|it| *it))
+                }
             }
         }
         assert!(pick(&[], None).is_err());

@@ -62,10 +62,7 @@ impl OwnedMenu {
     /// # Errors
     /// [`MenuError`] if a part is over its bound.
     pub fn new(targeted: Vec<String>, broader: Vec<String>) -> Result<Self, MenuError> {
-        let bounds = [
-            ("targeted", Menu::TARGETED_MAX, targeted.len()),
-            ("broader", Menu::BROADER_MAX, broader.len()),
-        ];
+        let bounds = [("targeted", Menu::TARGETED_MAX, targeted.len()), ("broader", Menu::BROADER_MAX, broader.len())];
         for (part, most, found) in bounds {
             if found > most {
                 return Err(MenuError { part, most, found });
@@ -121,10 +118,7 @@ impl OwnedState {
     pub fn lend(&self) -> Lent<'_> {
         Lent {
             issue: self.issue.as_deref().unwrap_or_default(),
-            menu: self
-                .menu
-                .as_ref()
-                .map(|menu| (as_strs(&menu.targeted), as_strs(&menu.broader))),
+            menu: self.menu.as_ref().map(|menu| (as_strs(&menu.targeted), as_strs(&menu.broader))),
             patch: self.patch.as_deref().map_or(Patch::Unknown, Patch::Known),
             observations: self.observations.iter().map(OwnedObservation::lend).collect(),
             budget: self.budget,
@@ -197,11 +191,7 @@ mod tests {
                 let (a, b) = (tests(targeted), tests(broader));
                 let (a_strs, b_strs) = (as_strs(&a), as_strs(&b));
                 let of_core = Menu::new(&a_strs, &b_strs).map(|_| ());
-                assert_eq!(
-                    OwnedMenu::new(a.clone(), b.clone()).map(|_| ()),
-                    of_core,
-                    "{targeted} and {broader}"
-                );
+                assert_eq!(OwnedMenu::new(a.clone(), b.clone()).map(|_| ()), of_core, "{targeted} and {broader}");
             }
         }
     }
@@ -215,25 +205,15 @@ mod tests {
             exit_status: Some(-1),
             reason: ContextReason::Inspection,
         };
-        let hidden = OwnedObservation {
-            step: 2,
-            reason: ContextReason::Harness,
-            ..seen.clone()
-        };
+        let hidden = OwnedObservation { step: 2, reason: ContextReason::Harness, ..seen.clone() };
         let state = OwnedState {
             issue: Some(b"issue".to_vec()),
             menu: Some(OwnedMenu::new(tests(2), tests(0)).unwrap()),
             patch: Some(Vec::new()),
             observations: vec![seen.clone()],
-            budget: Remaining {
-                tool_calls: Some(7),
-                ..Remaining::default()
-            },
+            budget: Remaining { tool_calls: Some(7), ..Remaining::default() },
         };
-        let saved = Saved {
-            base: Some("abc".to_owned()),
-            complete_history: vec![hidden, seen.clone()],
-        };
+        let saved = Saved { base: Some("abc".to_owned()), complete_history: vec![hidden, seen.clone()] };
         let lent = state.lend_with(&saved);
         assert_eq!(lent.state().issue, b"issue");
         assert_eq!(lent.state().menu.targeted().len(), 2);
@@ -242,10 +222,7 @@ mod tests {
         assert_eq!(lent.state().budget.tool_calls, Some(7));
         let candidate = lent.candidate();
         assert_eq!(candidate.base, Some("abc"));
-        assert_eq!(
-            (candidate.complete_history.len(), candidate.visible_history.len()),
-            (2, 1)
-        );
+        assert_eq!((candidate.complete_history.len(), candidate.visible_history.len()), (2, 1));
 
         let unknown = OwnedState::default();
         assert_eq!(unknown.lend().state().patch, Patch::Unknown);

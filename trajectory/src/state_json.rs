@@ -120,9 +120,7 @@ impl<'a> From<&'a [u8]> for TextOut<'a> {
     fn from(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Utf8(text),
-            Err(_) => Self::Bytes {
-                base64: base64::encode(bytes),
-            },
+            Err(_) => Self::Bytes { base64: base64::encode(bytes) },
         }
     }
 }
@@ -133,10 +131,7 @@ impl<'a> From<&'a OwnedState> for StateOut<'a> {
             format: STATE_FORMAT,
             version: VERSION,
             issue: state.issue.as_deref().map(TextOut::from),
-            menu: state.menu.as_ref().map(|menu| MenuOut {
-                targeted: menu.targeted(),
-                broader: menu.broader(),
-            }),
+            menu: state.menu.as_ref().map(|menu| MenuOut { targeted: menu.targeted(), broader: menu.broader() }),
             patch: state.patch.as_deref().map(TextOut::from),
             observations: state
                 .observations
@@ -162,11 +157,7 @@ impl<'a> From<&'a OwnedState> for StateOut<'a> {
 pub(crate) fn state(root: At<'_, '_>) -> Result<OwnedState, Problem> {
     const FORMAT: &str = "tack-state 1";
     check_version(root, STATE_FORMAT, "tack-state")?;
-    only(
-        root,
-        FORMAT,
-        &["format", "version", "issue", "menu", "patch", "observations", "budget"],
-    )?;
+    only(root, FORMAT, &["format", "version", "issue", "menu", "patch", "observations", "budget"])?;
     let observations = root.required("observations", "an array of observations")?;
     Ok(OwnedState {
         issue: root.field("issue")?.map(text).transpose()?,
@@ -202,10 +193,7 @@ fn strict_text(bytes: &[u8]) -> Result<&str, Problem> {
     }
     std::str::from_utf8(bytes).map_err(|error| {
         let before = &bytes[..error.valid_up_to()];
-        let line_start = before
-            .iter()
-            .rposition(|&byte| byte == b'\n')
-            .map_or(0, |newline| newline + 1);
+        let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
         Problem::NotJson {
             line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
             column: before.len() - line_start + 1,
@@ -222,22 +210,14 @@ fn check_version(root: At<'_, '_>, format: &'static str, name: &'static str) -> 
     let version = root.required("version", "the version of the format")?;
     match version.count()? {
         VERSION => Ok(()),
-        other => Err(Problem::UnknownVersion {
-            format: name,
-            found: other.to_string(),
-            known: "1",
-        }),
+        other => Err(Problem::UnknownVersion { format: name, found: other.to_string(), known: "1" }),
     }
 }
 
 fn only(object: At<'_, '_>, format: &'static str, known: &[&str]) -> Result<(), Problem> {
     match object.members()?.find(|(key, _)| !known.contains(key)) {
         None => Ok(()),
-        Some((_, place)) => Err(Problem::UnknownField {
-            path: place.path(),
-            format,
-            known: known.join(", "),
-        }),
+        Some((_, place)) => Err(Problem::UnknownField { path: place.path(), format, known: known.join(", ") }),
     }
 }
 
@@ -262,11 +242,7 @@ fn menu_parts(menu: At<'_, '_>) -> Result<OwnedMenu, Problem> {
 }
 
 fn observation(entry: At<'_, '_>) -> Result<OwnedObservation, Problem> {
-    only(
-        entry,
-        "an observation of tack-state 1",
-        &["step", "call", "output", "exit_status", "reason"],
-    )?;
+    only(entry, "an observation of tack-state 1", &["step", "call", "output", "exit_status", "reason"])?;
     let reason = entry.required("reason", "why the entry is in the context")?;
     let name = reason.text()?;
     Ok(OwnedObservation {
@@ -275,11 +251,7 @@ fn observation(entry: At<'_, '_>) -> Result<OwnedObservation, Problem> {
         output: text(entry.required("output", "the answer")?)?,
         exit_status: match entry.field("exit_status")? {
             None => None,
-            Some(place) => Some(
-                place
-                    .exit_status()?
-                    .ok_or_else(|| place.out_of_range("an exit status of 32 bits"))?,
-            ),
+            Some(place) => Some(place.exit_status()?.ok_or_else(|| place.out_of_range("an exit status of 32 bits"))?),
         },
         reason: REASONS
             .iter()
@@ -290,11 +262,7 @@ fn observation(entry: At<'_, '_>) -> Result<OwnedObservation, Problem> {
 }
 
 fn remaining(budget: At<'_, '_>) -> Result<Remaining, Problem> {
-    only(
-        budget,
-        "the budget of tack-state 1",
-        &["output_tokens", "tool_calls", "repair_us"],
-    )?;
+    only(budget, "the budget of tack-state 1", &["output_tokens", "tool_calls", "repair_us"])?;
     Ok(Remaining {
         output_tokens: budget.field("output_tokens")?.map(number).transpose()?.map(Tokens),
         tool_calls: budget.field("tool_calls")?.map(number).transpose()?,
@@ -335,11 +303,7 @@ mod tests {
                 exit_status: Some(-9),
                 reason: ContextReason::Inspection,
             }],
-            budget: Remaining {
-                output_tokens: Some(Tokens(8)),
-                tool_calls: None,
-                repair: Some(Micros(5)),
-            },
+            budget: Remaining { output_tokens: Some(Tokens(8)), tool_calls: None, repair: Some(Micros(5)) },
         };
         let expected = r#"{
   "format": "tack-state",
@@ -376,10 +340,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_unknown() {
-        assert_eq!(
-            OwnedState::from_json(MINIMAL.as_bytes()).unwrap(),
-            OwnedState::default()
-        );
+        assert_eq!(OwnedState::from_json(MINIMAL.as_bytes()).unwrap(), OwnedState::default());
     }
 
     #[test]
@@ -415,19 +376,10 @@ mod tests {
             (with(r#""issue": "\ud800""#),                "line 1, column 76 is not readable JSON: unexpected end of hex escape"),
         ];
         for (text, expected) in cases {
-            assert_eq!(
-                OwnedState::from_json(text.as_bytes()).unwrap_err().to_string(),
-                expected,
-                "{text}"
-            );
+            assert_eq!(OwnedState::from_json(text.as_bytes()).unwrap_err().to_string(), expected, "{text}");
         }
-        let raw = OwnedState::from_json(b"{\n \"issue\": \"\xff\"}")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            raw.starts_with("line 2, column 12 is not readable JSON: not UTF-8"),
-            "{raw}"
-        );
+        let raw = OwnedState::from_json(b"{\n \"issue\": \"\xff\"}").unwrap_err().to_string();
+        assert!(raw.starts_with("line 2, column 12 is not readable JSON: not UTF-8"), "{raw}");
     }
 
     #[test]
@@ -435,12 +387,8 @@ mod tests {
         let menu = br#"{"format": "tack-menu", "version": 1, "targeted": ["a"], "broader": ["b", "c"]}"#;
         let menu = menu_file(menu).unwrap();
         assert_eq!((menu.targeted().len(), menu.broader().len()), (1, 2));
-        for bad in [
-            &br#"{"format": "tack-menu", "version": 1, "targeted": []}"#[..],
-            b"",
-            b"\xff",
-            MINIMAL.as_bytes(),
-        ] {
+        for bad in [&br#"{"format": "tack-menu", "version": 1, "targeted": []}"#[..], b"", b"\xff", MINIMAL.as_bytes()]
+        {
             assert!(menu_file(bad).is_err());
         }
     }

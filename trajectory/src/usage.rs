@@ -49,17 +49,12 @@ impl Usage {
     #[must_use]
     pub fn output_tokens(&self, counter: &dyn CountTokens) -> OutputTokens {
         if self.lost_replies > 0 {
-            return OutputTokens::Unavailable {
-                lost_replies: self.lost_replies,
-            };
+            return OutputTokens::Unavailable { lost_replies: self.lost_replies };
         }
         if self.uncounted_replies.is_empty() {
             return OutputTokens::Recorded(self.recorded_output_tokens);
         }
-        let counted = self
-            .uncounted_replies
-            .iter()
-            .map(|reply| u64::from(counter.count_tokens(reply).0));
+        let counted = self.uncounted_replies.iter().map(|reply| u64::from(counter.count_tokens(reply).0));
         OutputTokens::Estimated {
             tokens: counted.fold(self.recorded_output_tokens, u64::saturating_add),
             replies_counted_here: u32::try_from(self.uncounted_replies.len()).unwrap_or(u32::MAX),
@@ -83,10 +78,7 @@ pub struct RunTotals {
 impl RunTotals {
     /// A recorded zero is no figure where calls were made: replayed and local runs write it.
     pub(crate) fn without_empty_figures(mut self) -> Self {
-        let is_used = [self.model_calls, self.input_tokens, self.output_tokens]
-            .iter()
-            .flatten()
-            .any(|&n| n > 0);
+        let is_used = [self.model_calls, self.input_tokens, self.output_tokens].iter().flatten().any(|&n| n > 0);
         if is_used {
             self.cost_usd = self.cost_usd.filter(|&cost| cost > 0.0);
             self.input_tokens = self.input_tokens.filter(|&tokens| tokens > 0);
@@ -107,14 +99,11 @@ pub(crate) struct Reply {
     pub(crate) text: Option<Vec<u8>>,
 }
 
-/// Adds up the replies of a prefix of a recording.
-pub(crate) fn add_up<'r>(replies: impl Iterator<Item = &'r Reply>) -> Usage {
-    let mut usage = Usage {
-        input_tokens: Some(0),
-        cached_input_tokens: Some(0),
-        cost_usd: Some(0.0),
-        ..Usage::default()
-    };
+/// Adds up the replies of a prefix of a recording. Where the recorder kept running `sums`, they stand for what the
+/// replies say of themselves.
+pub(crate) fn add_up<'r>(replies: impl Iterator<Item = &'r Reply>, sums: Option<&Reply>) -> Usage {
+    let mut usage =
+        Usage { input_tokens: Some(0), cached_input_tokens: Some(0), cost_usd: Some(0.0), ..Usage::default() };
     for reply in replies {
         usage.replies += 1;
         let add = |sum: Option<u64>, more: Option<u64>| Some(sum?.saturating_add(more?));
@@ -129,6 +118,16 @@ pub(crate) fn add_up<'r>(replies: impl Iterator<Item = &'r Reply>) -> Usage {
     }
     if usage.replies == 0 {
         return Usage::default();
+    }
+    if let Some(sums) = sums {
+        usage.input_tokens = sums.input_tokens;
+        usage.cached_input_tokens = sums.cached_input_tokens;
+        usage.cost_usd = sums.cost_usd;
+        if let Some(tokens) = sums.output_tokens {
+            usage.recorded_output_tokens = tokens;
+            usage.uncounted_replies.clear();
+            usage.lost_replies = 0;
+        }
     }
     // A run on a local or a replayed model writes 0: its price is unknown.
     usage.cost_usd = usage.cost_usd.filter(|&cost| cost > 0.0);
@@ -148,12 +147,7 @@ mod tests {
     }
 
     fn reply(output_tokens: Option<u64>, text: Option<&str>, cost_usd: Option<f64>) -> Reply {
-        Reply {
-            output_tokens,
-            text: text.map(|it| it.as_bytes().to_vec()),
-            cost_usd,
-            ..Reply::default()
-        }
+        Reply { output_tokens, text: text.map(|it| it.as_bytes().to_vec()), cost_usd, ..Reply::default() }
     }
 
     #[test]
@@ -172,7 +166,7 @@ mod tests {
             ("zero beside a price", vec![&free, &full],      OutputTokens::Recorded(17),                                         Some(0.5)),
         ];
         for (name, replies, tokens, cost) in cases {
-            let usage = add_up(replies.into_iter());
+            let usage = add_up(replies.into_iter(), None);
             assert_eq!(usage.output_tokens(&Bytes), tokens, "{name}");
             assert_eq!(usage.cost_usd, cost, "{name}");
             assert_eq!(usage.input_tokens, None, "{name}");
