@@ -41,13 +41,7 @@ impl LayerResult {
     /// Whether the layer was run and passed.
     #[must_use]
     pub const fn passed(self) -> bool {
-        matches!(
-            self,
-            Self::Ran {
-                status: ObservationStatus::Passed,
-                ..
-            }
-        )
+        matches!(self, Self::Ran { status: ObservationStatus::Passed, .. })
     }
 }
 
@@ -82,10 +76,7 @@ impl Acceptance {
     /// The first layer that did not pass, with what it said: why a candidate is not accepted.
     #[must_use]
     pub fn first_not_passed(&self) -> Option<(AcceptanceLayer, LayerResult)> {
-        AcceptanceLayer::ALL
-            .into_iter()
-            .zip(self.0)
-            .find(|(_, result)| !result.passed())
+        AcceptanceLayer::ALL.into_iter().zip(self.0).find(|(_, result)| !result.passed())
     }
 }
 
@@ -112,9 +103,7 @@ mod tests {
             assert_eq!(acceptance.first_not_passed().map(|(layer, _)| layer), first, "{name}");
             let rebuilt = AcceptanceLayer::ALL
                 .into_iter()
-                .fold(Acceptance::NOT_RUN, |built, layer| {
-                    built.with(layer, acceptance.of(layer))
-                });
+                .fold(Acceptance::NOT_RUN, |built, layer| built.with(layer, acceptance.of(layer)));
             assert_eq!(rebuilt, acceptance, "{name}");
         }
     }

@@ -29,13 +29,8 @@ impl Action {
     pub const COUNT: usize = 5;
 
     /// Every action, in the order of heads, bits and tables.
-    pub const ALL: [Self; Self::COUNT] = [
-        Self::Submit,
-        Self::Continue,
-        Self::Retry,
-        Self::TestTargeted,
-        Self::TestRegression,
-    ];
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Submit, Self::Continue, Self::Retry, Self::TestTargeted, Self::TestRegression];
 
     /// The row of this action in a head or a table: 0 to 4.
     #[must_use]
@@ -101,11 +96,7 @@ impl ActionSet {
     /// The set whose bits are `bits`; `None` if a bit beyond the fifth is set.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Option<Self> {
-        if bits & !Self::ALL.0 == 0 {
-            Some(Self(bits))
-        } else {
-            None
-        }
+        if bits & !Self::ALL.0 == 0 { Some(Self(bits)) } else { None }
     }
 
     /// Bit `i` is set if and only if action `i` is a member.
@@ -253,11 +244,7 @@ mod tests {
         for bits in 0..=u8::MAX {
             let known = bits < 32;
             assert_eq!(ActionSet::from_bits(bits).is_some(), known, "{bits}");
-            assert_eq!(
-                serde_json::from_value::<ActionSet>(bits.into()).is_ok(),
-                known,
-                "{bits}"
-            );
+            assert_eq!(serde_json::from_value::<ActionSet>(bits.into()).is_ok(), known, "{bits}");
             assert_eq!(postcard::from_bytes::<ActionSet>(&[bits]).is_ok(), known, "{bits}");
         }
     }

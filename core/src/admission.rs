@@ -91,13 +91,10 @@ impl AdmissionRecord {
 
     /// The checks that refused, with the reason of each.
     pub fn refusals(&self) -> impl Iterator<Item = (AdmissionCheck, Refusal)> {
-        AdmissionCheck::ALL
-            .into_iter()
-            .zip(self.checks)
-            .filter_map(|(check, result)| match result {
-                CheckResult::Allowed { .. } => None,
-                CheckResult::Refused(refusal) => Some((check, refusal)),
-            })
+        AdmissionCheck::ALL.into_iter().zip(self.checks).filter_map(|(check, result)| match result {
+            CheckResult::Allowed { .. } => None,
+            CheckResult::Refused(refusal) => Some((check, refusal)),
+        })
     }
 }
 

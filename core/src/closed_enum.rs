@@ -170,10 +170,7 @@ mod tests {
         for (index, letter) in Letter::ALL.into_iter().enumerate() {
             assert_eq!(letter.index(), index);
             assert_eq!(serde_json::to_value(letter).unwrap(), letter.name());
-            assert_eq!(
-                postcard::to_slice(&letter, &mut [0; 4]).unwrap(),
-                [u8::try_from(index).unwrap()]
-            );
+            assert_eq!(postcard::to_slice(&letter, &mut [0; 4]).unwrap(), [u8::try_from(index).unwrap()]);
         }
         assert!(postcard::from_bytes::<Letter>(&[3]).is_err());
     }

@@ -70,11 +70,7 @@ pub struct MeasuredCost {
 
 impl MeasuredCost {
     /// What `submit` costs, by definition.
-    pub const ZERO: Self = Self {
-        ticks: CostTicks::ZERO,
-        output_tokens_method: None,
-        pretest_method: None,
-    };
+    pub const ZERO: Self = Self { ticks: CostTicks::ZERO, output_tokens_method: None, pretest_method: None };
 
     /// Whether a term was estimated.
     #[must_use]
@@ -109,16 +105,9 @@ impl TryFrom<&Measurement> for MeasuredCost {
         if action.is_terminal() {
             return Ok(Self::ZERO);
         }
-        let pretest = if action.has_pretest() {
-            measurement.pretest_wall
-        } else {
-            Figure::Measured(Micros(0))
-        };
+        let pretest = if action.has_pretest() { measurement.pretest_wall } else { Figure::Measured(Micros(0)) };
         let missing = |term| move |reason| CostError { term, reason };
-        let tokens = measurement
-            .output_tokens
-            .value()
-            .map_err(missing(CostTerm::OutputTokens))?;
+        let tokens = measurement.output_tokens.value().map_err(missing(CostTerm::OutputTokens))?;
         let wall = pretest.value().map_err(missing(CostTerm::PretestWall))?;
         Ok(Self {
             ticks: CostTicks::of(tokens, wall),
@@ -148,10 +137,7 @@ pub struct PairCost {
 
 impl PairCost {
     /// What `submit` costs.
-    pub const ZERO: Self = Self {
-        sum: CostTicks::ZERO,
-        estimated: false,
-    };
+    pub const ZERO: Self = Self { sum: CostTicks::ZERO, estimated: false };
 
     /// Both seeds together.
     #[must_use]
@@ -213,28 +199,12 @@ mod tests {
 
     #[test]
     fn an_estimated_term_stays_marked() {
-        let tokens = Figure::Estimated {
-            value: Tokens(10),
-            method: EstimateMethod::LocalTokenizer,
-        };
-        let wall = Figure::Estimated {
-            value: Micros(10),
-            method: EstimateMethod::TimeStamps,
-        };
+        let tokens = Figure::Estimated { value: Tokens(10), method: EstimateMethod::LocalTokenizer };
+        let wall = Figure::Estimated { value: Micros(10), method: EstimateMethod::TimeStamps };
         let cost = |action| MeasuredCost::try_from(&measurement(action, tokens, wall)).unwrap();
-        assert_eq!(
-            cost(Action::Continue).output_tokens_method,
-            Some(EstimateMethod::LocalTokenizer)
-        );
-        assert_eq!(
-            cost(Action::Continue).pretest_method,
-            None,
-            "it has no pretest to estimate"
-        );
-        assert_eq!(
-            cost(Action::TestTargeted).pretest_method,
-            Some(EstimateMethod::TimeStamps)
-        );
+        assert_eq!(cost(Action::Continue).output_tokens_method, Some(EstimateMethod::LocalTokenizer));
+        assert_eq!(cost(Action::Continue).pretest_method, None, "it has no pretest to estimate");
+        assert_eq!(cost(Action::TestTargeted).pretest_method, Some(EstimateMethod::TimeStamps));
         assert!(!cost(Action::Submit).is_estimated());
         assert!(PairCost::of([cost(Action::Submit), cost(Action::Continue)]).estimated);
     }

@@ -82,15 +82,8 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in discriminant order.
-    pub const ALL: [Self; 7] = [
-        Self::Read,
-        Self::Cut,
-        Self::Tokenize,
-        Self::Forward,
-        Self::Heads,
-        Self::Select,
-        Self::Load,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Read, Self::Cut, Self::Tokenize, Self::Forward, Self::Heads, Self::Select, Self::Load];
 
     /// The name in files, tables and traces.
     #[must_use]

@@ -51,11 +51,7 @@ impl fmt::Debug for Digest {
 
 impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() {
-            serializer.collect_str(self)
-        } else {
-            self.0.serialize(serializer)
-        }
+        if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.serialize(serializer) }
     }
 }
 
@@ -90,10 +86,7 @@ mod tests {
         let hex = digest.to_string();
         assert_eq!(&hex[..8], "00070e15");
         assert_eq!(Digest::from_hex(&hex), Ok(digest));
-        assert_eq!(
-            serde_json::from_str::<Digest>(&serde_json::to_string(&digest).unwrap()).unwrap(),
-            digest
-        );
+        assert_eq!(serde_json::from_str::<Digest>(&serde_json::to_string(&digest).unwrap()).unwrap(), digest);
         let mut wire = [0; 40];
         assert_eq!(postcard::to_slice(&digest, &mut wire).unwrap(), &digest.0);
         for bad in ["", "00", &hex[1..], &hex.replace('0', "g"), &hex.replace("00", "é")] {

@@ -92,11 +92,7 @@ impl fmt::Display for EffectContradiction {
             Self::PassedWithoutExit { end } => write!(f, "a command that passed must have exited; found {end:?}"),
             Self::JudgedWithoutStart => f.write_str("a command that never began says nothing about the candidate"),
             Self::KeptMoreThanProduced { produced, kept } => {
-                write!(
-                    f,
-                    "at most {} bytes of output can have been kept; found {}",
-                    produced.0, kept.0
-                )
+                write!(f, "at most {} bytes of output can have been kept; found {}", produced.0, kept.0)
             }
         }
     }
@@ -114,10 +110,7 @@ impl Observed {
         } else if status == ObservationStatus::Passed && !matches!(end, ProcessEnd::Exited(_)) {
             Err(EffectContradiction::PassedWithoutExit { end })
         } else if output.kept > output.produced {
-            Err(EffectContradiction::KeptMoreThanProduced {
-                produced: output.produced,
-                kept: output.kept,
-            })
+            Err(EffectContradiction::KeptMoreThanProduced { produced: output.produced, kept: output.kept })
         } else {
             Ok(Self(RawObserved { end, status, output }))
         }
@@ -178,10 +171,7 @@ pub struct EffectReceipt {
 
 /// What is known of one admitted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "without a heap there is no box; a run holds few of these"
-)]
+#[expect(clippy::large_enum_variant, reason = "without a heap there is no box; a run holds few of these")]
 pub enum Effect {
     /// There is a receipt.
     Confirmed(EffectReceipt),
@@ -211,11 +201,7 @@ mod tests {
     use crate::measurement::FigureUnavailable;
 
     const fn output(produced: u64, kept: u64) -> Output {
-        Output {
-            produced: Bytes(produced),
-            kept: Bytes(kept),
-            digest: Digest([7; 32]),
-        }
+        Output { produced: Bytes(produced), kept: Bytes(kept), digest: Digest([7; 32]) }
     }
 
     #[test]
@@ -238,18 +224,10 @@ mod tests {
             (Exited(0),           Passed,                output(4, 9),       false),
         ];
         for (end, status, output, legal) in cases {
-            assert_eq!(
-                Observed::new(end, status, output).is_ok(),
-                legal,
-                "{end:?} {status} {output:?}"
-            );
+            assert_eq!(Observed::new(end, status, output).is_ok(), legal, "{end:?} {status} {output:?}");
             let mut buffer = [0; 64];
             let wire = crate::wire::encode(&RawObserved { end, status, output }, &mut buffer).unwrap();
-            assert_eq!(
-                crate::wire::decode::<Observed>(wire).is_ok(),
-                legal,
-                "{end:?} {status} {output:?}"
-            );
+            assert_eq!(crate::wire::decode::<Observed>(wire).is_ok(), legal, "{end:?} {status} {output:?}");
         }
     }
 
@@ -275,15 +253,6 @@ mod tests {
         let unknown = Effect::UnknownOutcome { admission: digest(1) };
         assert_eq!(Effect::of(digest(1), Some(receipt)), Effect::Confirmed(receipt));
         assert_eq!(Effect::of(digest(1), None), unknown);
-        assert_eq!(
-            Effect::of(
-                digest(1),
-                Some(EffectReceipt {
-                    admission: digest(8),
-                    ..receipt
-                })
-            ),
-            unknown
-        );
+        assert_eq!(Effect::of(digest(1), Some(EffectReceipt { admission: digest(8), ..receipt })), unknown);
     }
 }

@@ -57,11 +57,7 @@ impl fmt::Display for HeadOutputError {
             Head::Success => "success",
             Head::Cost => "cost",
         };
-        write!(
-            f,
-            "the {head} head returned {} for `{}`; a finite number was expected",
-            self.found, self.action
-        )
+        write!(f, "the {head} head returned {} for `{}`; a finite number was expected", self.found, self.action)
     }
 }
 
@@ -75,10 +71,7 @@ impl Estimates {
     /// # Errors
     /// [`HeadOutputError`] names the first action with a NaN or infinite output.
     pub fn from_heads(outputs: &HeadOutputs) -> Result<Self, HeadOutputError> {
-        let mut estimates = [Estimate {
-            success: Probability::ZERO,
-            cost: NormalizedCost::ZERO,
-        }; Action::COUNT];
+        let mut estimates = [Estimate { success: Probability::ZERO, cost: NormalizedCost::ZERO }; Action::COUNT];
         for (estimate, action) in estimates.iter_mut().zip(Action::ALL) {
             let (z, x) = (outputs.success_logits[action], outputs.cost_preactivations[action]);
             for (head, found) in [(Head::Success, z), (Head::Cost, x)] {
@@ -86,10 +79,7 @@ impl Estimates {
                     return Err(HeadOutputError { action, head, found });
                 }
             }
-            *estimate = Estimate {
-                success: sigmoid(z),
-                cost: cost(x),
-            };
+            *estimate = Estimate { success: sigmoid(z), cost: cost(x) };
         }
         Ok(Self(estimates))
     }
@@ -115,10 +105,7 @@ fn sigmoid(z: f32) -> Probability {
 /// compares, and the two roundings must agree between training and serving.
 fn cost(x: f32) -> NormalizedCost {
     let l = log1p_cost(x);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the rounding is the intent; infinity saturates"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the rounding is the intent; infinity saturates")]
     NormalizedCost::saturating(libm::expm1(l) as f32)
 }
 
@@ -135,10 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn outputs(z: f32, x: f32) -> HeadOutputs {
-        HeadOutputs {
-            success_logits: PerAction([z; 5]),
-            cost_preactivations: PerAction([x; 5]),
-        }
+        HeadOutputs { success_logits: PerAction([z; 5]), cost_preactivations: PerAction([x; 5]) }
     }
 
     #[test]

@@ -281,13 +281,7 @@ impl EvidencePackage<'_> {
     /// Whether a field answers its control question.
     #[must_use]
     pub fn answers(&self, field: RunField) -> bool {
-        let Self {
-            intent,
-            identity,
-            world_state,
-            release_and_recovery: release,
-            ..
-        } = self;
+        let Self { intent, identity, world_state, release_and_recovery: release, .. } = self;
         match field {
             RunField::Intent => !intent.acceptance.is_empty() && intent.clarifier.is_some(),
             RunField::Identity => {
@@ -301,9 +295,9 @@ impl EvidencePackage<'_> {
             RunField::Authority => self.authority.is_some(),
             RunField::Action => !self.actions.is_empty() && self.actions.iter().all(|entry| entry.effect.is_some()),
             RunField::Evidence => self.evidence.first_not_passed().is_none(),
-            RunField::Outcome => self
-                .outcome
-                .is_some_and(|it| matches!(it.outcome, Outcome::Judged(_)) && it.review != Review::Pending),
+            RunField::Outcome => {
+                self.outcome.is_some_and(|it| matches!(it.outcome, Outcome::Judged(_)) && it.review != Review::Pending)
+            }
             RunField::ReleaseAndRecovery => release.rollback.is_some() && release.reconciliation.is_some(),
         }
     }
@@ -331,13 +325,7 @@ mod tests {
     }
 
     fn binding() -> Binding {
-        Binding {
-            intent: digest(1),
-            tree: digest(2),
-            patch: digest(3),
-            environment: digest(4),
-            verifier: digest(5),
-        }
+        Binding { intent: digest(1), tree: digest(2), patch: digest(3), environment: digest(4), verifier: digest(5) }
     }
 
     fn name(text: &str) -> Option<Name> {
@@ -349,10 +337,7 @@ mod tests {
     }
 
     fn complete() -> EvidencePackage<'static> {
-        let passed = LayerResult::Ran {
-            status: ObservationStatus::Passed,
-            receipt: Some(digest(6)),
-        };
+        let passed = LayerResult::Ran { status: ObservationStatus::Passed, receipt: Some(digest(6)) };
         EvidencePackage {
             intent: Intent {
                 acceptance: List::try_from_iter([text("zero attempts means no retry")]).unwrap(),
@@ -366,10 +351,7 @@ mod tests {
                 verifier: name("hidden tests"),
                 merge_actor: name("maintainer"),
             },
-            world_state: WorldState {
-                base_commit: name("0f1e2d"),
-                elements: List::new(),
-            },
+            world_state: WorldState { base_commit: name("0f1e2d"), elements: List::new() },
             context: List::try_from_iter([ContextEntry {
                 what: text("grep DEFAULT_ATTEMPTS\nworker.py"),
                 seen: digest(7),
@@ -393,9 +375,7 @@ mod tests {
                 effect: Some(digest(10)),
             }])
             .unwrap(),
-            evidence: AcceptanceLayer::ALL
-                .into_iter()
-                .fold(Acceptance::NOT_RUN, |all, one| all.with(one, passed)),
+            evidence: AcceptanceLayer::ALL.into_iter().fold(Acceptance::NOT_RUN, |all, one| all.with(one, passed)),
             outcome: Some(Disposition {
                 outcome: Outcome::Judged(Verdict::Solved),
                 regression: Some(ObservationStatus::Passed),
@@ -414,21 +394,11 @@ mod tests {
     fn every_field_is_answered_or_owned_up_to() {
         assert_eq!(complete().unaccounted(), RunFields::EMPTY);
         let empty = EvidencePackage::about(binding());
-        assert_eq!(
-            empty.unaccounted().to_string(),
-            RunField::ALL.map(RunField::name).join(", ")
-        );
+        assert_eq!(empty.unaccounted().to_string(), RunField::ALL.map(RunField::name).join(", "));
         for field in RunField::ALL {
-            let gaps = List::try_from_iter([Gap {
-                field,
-                what: text("nobody knows"),
-            }])
-            .unwrap();
+            let gaps = List::try_from_iter([Gap { field, what: text("nobody knows") }]).unwrap();
             let package = EvidencePackage { gaps, ..empty.clone() };
-            assert!(
-                !package.answers(field) && !package.unaccounted().contains(field),
-                "{field}"
-            );
+            assert!(!package.answers(field) && !package.unaccounted().contains(field), "{field}");
         }
     }
 
@@ -461,11 +431,7 @@ mod tests {
         let wire = &*encode(&package, &mut buffer).unwrap();
         assert_eq!(decode::<EvidencePackage<'_>>(wire).unwrap(), package);
         for cut in 0..wire.len() {
-            assert_eq!(
-                decode::<EvidencePackage<'_>>(&wire[..cut]),
-                Err(WireError::Truncated),
-                "{cut}"
-            );
+            assert_eq!(decode::<EvidencePackage<'_>>(&wire[..cut]), Err(WireError::Truncated), "{cut}");
         }
     }
 }

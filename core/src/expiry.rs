@@ -171,11 +171,7 @@ impl ReuseRule {
     /// Another intent asks another question, and another verifier gives another answer: no impact set reaches those.
     #[must_use]
     pub const fn excuses(&self) -> BindingParts {
-        self.unaffected.difference(
-            BindingParts::EMPTY
-                .with(BindingPart::Intent)
-                .with(BindingPart::Verifier),
-        )
+        self.unaffected.difference(BindingParts::EMPTY.with(BindingPart::Intent).with(BindingPart::Verifier))
     }
 }
 
@@ -234,27 +230,13 @@ mod tests {
         for (present, standing) in cases {
             assert_eq!(WAS.standing(&present).to_string(), standing);
         }
-        let rule = |unaffected: &[BindingPart]| ReuseRule {
-            rule: OTHER,
-            impact_set: OTHER,
-            unaffected: parts(unaffected),
-        };
-        let rebased = WAS.standing(&Present {
-            tree: Some(OTHER),
-            environment: Some(OTHER),
-            ..here
-        });
+        let rule =
+            |unaffected: &[BindingPart]| ReuseRule { rule: OTHER, impact_set: OTHER, unaffected: parts(unaffected) };
+        let rebased = WAS.standing(&Present { tree: Some(OTHER), environment: Some(OTHER), ..here });
         assert_eq!(rebased.under(&rule(&[Tree, Environment])), Standing::Holds);
         assert_eq!(rebased.under(&rule(&[Tree])).to_string(), "expired: environment moved");
-        let reworded = WAS.standing(&Present {
-            intent: Some(OTHER),
-            ..here
-        });
-        assert_eq!(
-            reworded.under(&rule(&[Intent])),
-            reworded,
-            "no rule excuses another intent"
-        );
+        let reworded = WAS.standing(&Present { intent: Some(OTHER), ..here });
+        assert_eq!(reworded.under(&rule(&[Intent])), reworded, "no rule excuses another intent");
         let blind = WAS.standing(&Present { tree: None, ..here });
         assert_eq!(blind.under(&rule(&[Tree])), blind, "no rule excuses ignorance");
     }

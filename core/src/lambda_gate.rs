@@ -66,11 +66,7 @@ impl Tally {
             Some(halves) => self.half_outcomes += u64::from(halves.get()),
         }
         // `submit` costs nothing by definition, recorded or not.
-        let cost = if action.is_terminal() {
-            Some(PairCost::ZERO)
-        } else {
-            state.costs[action]
-        };
+        let cost = if action.is_terminal() { Some(PairCost::ZERO) } else { state.costs[action] };
         match cost {
             None => self.uncosted += 1,
             Some(cost) => {
@@ -115,11 +111,7 @@ pub struct NotASuccessRate {
 
 impl fmt::Display for NotASuccessRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "0 to 2 half outcomes a state were expected; found {} on {}",
-            self.half_outcomes, self.states
-        )
+        write!(f, "0 to 2 half outcomes a state were expected; found {} on {}", self.half_outcomes, self.states)
     }
 }
 
@@ -248,11 +240,7 @@ impl<'de> Deserialize<'de> for NoGuarantee {
                 f.write_str("the note that this is no guarantee")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<NoGuarantee, E> {
-                if text == NoGuarantee::NOTE {
-                    Ok(NoGuarantee)
-                } else {
-                    Err(E::custom("the note was changed"))
-                }
+                if text == NoGuarantee::NOTE { Ok(NoGuarantee) } else { Err(E::custom("the note was changed")) }
             }
         }
         deserializer.deserialize_str(Note)
@@ -362,15 +350,10 @@ impl GateTallies {
         };
         for state in states {
             for (row, lambda) in tallies.rows.iter_mut().zip(grid()) {
-                row.add(
-                    state,
-                    select(&state.estimates, state.available, lambda).map(|choice| choice.action),
-                );
+                row.add(state, select(&state.estimates, state.available, lambda).map(|choice| choice.action));
             }
             for action in Action::ALL {
-                let played = [action, Action::Continue]
-                    .into_iter()
-                    .find(|&it| state.available.contains(it));
+                let played = [action, Action::Continue].into_iter().find(|&it| state.available.contains(it));
                 tallies.fixed[action].add(state, played);
             }
         }
@@ -379,11 +362,7 @@ impl GateTallies {
 
     /// The success of one tally; `None` unless it is eligible and there are states.
     fn success(&self, tally: &Tally) -> Option<SuccessRate> {
-        if tally.is_eligible() {
-            SuccessRate::new(tally.half_outcomes, self.states).ok()
-        } else {
-            None
-        }
+        if tally.is_eligible() { SuccessRate::new(tally.half_outcomes, self.states).ok() } else { None }
     }
 
     /// The best eligible fixed policy, the earlier action at a tie; or the frozen reference, if that is higher.
@@ -392,18 +371,10 @@ impl GateTallies {
     #[must_use]
     pub fn bar(&self) -> Option<Bar> {
         let fixed = self.fixed.iter().filter_map(|(action, tally)| {
-            Some(Bar {
-                source: BarSource::FixedPolicy(action),
-                success: self.success(tally)?,
-            })
+            Some(Bar { source: BarSource::FixedPolicy(action), success: self.success(tally)? })
         });
-        let reference = self.reference.map(|success| Bar {
-            source: BarSource::FrozenReference,
-            success,
-        });
-        fixed
-            .chain(reference)
-            .reduce(|best, next| if next.success.exceeds(best.success) { next } else { best })
+        let reference = self.reference.map(|success| Bar { source: BarSource::FrozenReference, success });
+        fixed.chain(reference).reduce(|best, next| if next.success.exceeds(best.success) { next } else { best })
     }
 
     /// The row that is served, or why none is: of the rows within the tolerance of the bar the one with the lowest
@@ -460,12 +431,7 @@ impl LambdaGate {
     }
 
     fn from_tallies(context: GateContext, tallies: &GateTallies) -> Self {
-        Self {
-            context,
-            bar: tallies.bar(),
-            answer: tallies.answer(),
-            tallies: *tallies,
-        }
+        Self { context, bar: tallies.bar(), answer: tallies.answer(), tallies: *tallies }
     }
 
     /// What the rows were computed with and on.

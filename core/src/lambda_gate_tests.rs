@@ -15,39 +15,21 @@ const CONTEXT: GateContext = GateContext {
 
 /// A tally that is judged and costed everywhere.
 fn tally(half_outcomes: u64, cost: u128) -> Tally {
-    Tally {
-        half_outcomes,
-        cost: CostTicks(cost),
-        ..Tally::default()
-    }
+    Tally { half_outcomes, cost: CostTicks(cost), ..Tally::default() }
 }
 
 /// 50 states, so that two percentage points are exactly two half outcomes of a hundred; fixed policies at 60 and less.
 fn tallies(rows: [Tally; 5]) -> GateTallies {
     let fixed = PerAction([tally(60, 0), tally(58, 9), tally(10, 9), tally(60, 9), tally(0, 9)]);
-    GateTallies {
-        states: 50,
-        rows,
-        fixed,
-        reference: None,
-    }
+    GateTallies { states: 50, rows, fixed, reference: None }
 }
 
 #[test]
 fn the_tolerance_is_inclusive_and_ties_go_to_success_then_to_the_smaller_lambda() {
     use GateAnswer::{Met, NotMet};
-    let unjudged = Tally {
-        unjudged: 1,
-        ..tally(99, 0)
-    };
-    let idle = Tally {
-        without_action: 1,
-        ..tally(98, 0)
-    };
-    let uncosted = Tally {
-        uncosted: 1,
-        ..tally(99, 0)
-    };
+    let unjudged = Tally { unjudged: 1, ..tally(99, 0) };
+    let idle = Tally { without_action: 1, ..tally(98, 0) };
+    let uncosted = Tally { uncosted: 1, ..tally(99, 0) };
     let low = tally(57, 1);
     #[rustfmt::skip]
     let cases = [ // name                              rows                                                             answer
@@ -64,11 +46,7 @@ fn the_tolerance_is_inclusive_and_ties_go_to_success_then_to_the_smaller_lambda(
     for (name, rows, answer) in cases {
         let gate = LambdaGate::from_tallies(CONTEXT, &tallies(rows));
         assert_eq!(gate.answer(), answer, "{name}");
-        let expected = if let Met { row } = answer {
-            LAMBDA_GRID[usize::from(row)]
-        } else {
-            0.0
-        };
+        let expected = if let Met { row } = answer { LAMBDA_GRID[usize::from(row)] } else { 0.0 };
         assert_eq!(gate.lambda(), Lambda::new(expected).unwrap(), "{name}");
         assert_eq!(gate.gate_met(), matches!(answer, Met { .. }), "{name}");
     }
@@ -103,33 +81,18 @@ fn the_bar_is_the_best_eligible_fixed_policy_or_a_higher_reference() {
         ("nothing at all",                             every,                                           None),
     ];
     for (name, tallies, bar) in cases {
-        assert_eq!(
-            tallies.bar().map(|bar| (bar.source, bar.success.half_outcomes())),
-            bar,
-            "{name}"
-        );
+        assert_eq!(tallies.bar().map(|bar| (bar.source, bar.success.half_outcomes())), bar, "{name}");
     }
     assert_eq!(every.answer(), GateAnswer::NotMet(GateShortfall::NoBar));
     let none = LambdaGate::evaluate(CONTEXT, &[], rate(1, 1)).unwrap();
-    assert_eq!(
-        (none.answer(), none.lambda()),
-        (GateAnswer::NotMet(GateShortfall::NoStates), Lambda::ZERO)
-    );
+    assert_eq!((none.answer(), none.lambda()), (GateAnswer::NotMet(GateShortfall::NoStates), Lambda::ZERO));
 }
 
 #[test]
 fn submit_weighs_as_two_seeds_and_a_masked_fixed_policy_continues() {
-    let estimate = Estimate {
-        success: Probability::ZERO,
-        cost: NormalizedCost::ZERO,
-    };
+    let estimate = Estimate { success: Probability::ZERO, cost: NormalizedCost::ZERO };
     let half = |halves: u8| Some(HalfOutcomes::try_from(halves).unwrap());
-    let cost = |ticks| {
-        Some(PairCost {
-            sum: CostTicks(ticks),
-            estimated: ticks == 3,
-        })
-    };
+    let cost = |ticks| Some(PairCost { sum: CostTicks(ticks), estimated: ticks == 3 });
     let state = DevelopmentState {
         available: ActionSet::ALL.without(Action::TestTargeted),
         estimates: PerAction([estimate; 5]),
@@ -147,14 +110,7 @@ fn submit_weighs_as_two_seeds_and_a_masked_fixed_policy_continues() {
     ];
     for (action, half_outcomes, ticks, unjudged, uncosted, estimated_costs) in table {
         let cost = CostTicks(ticks);
-        let expected = Tally {
-            half_outcomes,
-            cost,
-            unjudged,
-            uncosted,
-            estimated_costs,
-            without_action: 0,
-        };
+        let expected = Tally { half_outcomes, cost, unjudged, uncosted, estimated_costs, without_action: 0 };
         assert_eq!(fixed[action], expected, "{action}");
     }
 }
@@ -179,10 +135,7 @@ fn a_record_that_was_changed_is_refused() {
         ("This is no distribution-free guarantee", "This is a guarantee"),
     ] {
         assert!(text.contains(from), "{from} in {text}");
-        assert!(
-            serde_json::from_str::<LambdaGate>(&text.replacen(from, to, 1)).is_err(),
-            "{to}"
-        );
+        assert!(serde_json::from_str::<LambdaGate>(&text.replacen(from, to, 1)).is_err(), "{to}");
     }
 }
 
@@ -191,13 +144,9 @@ fn a_record_that_was_changed_is_refused() {
 fn naive(states: &[DevelopmentState], reference: Option<(u64, u32)>) -> Option<usize> {
     type Play = (Option<i128>, Option<u128>); // halves, ticks; `None` where any state lacks it
     let play = |choose: &dyn Fn(&DevelopmentState) -> Option<usize>| -> Play {
-        let chosen: Vec<_> = states
-            .iter()
-            .map(|state| choose(state).map(|action| (state, action)))
-            .collect();
+        let chosen: Vec<_> = states.iter().map(|state| choose(state).map(|action| (state, action))).collect();
         let halves = chosen.iter().map(|it| {
-            it.and_then(|(state, action)| state.outcomes.of(Action::ALL[action]))
-                .map(|halves| i128::from(halves.get()))
+            it.and_then(|(state, action)| state.outcomes.of(Action::ALL[action])).map(|halves| i128::from(halves.get()))
         });
         let ticks = chosen.iter().map(|it| match it {
             None => None,
@@ -210,28 +159,19 @@ fn naive(states: &[DevelopmentState], reference: Option<(u64, u32)>) -> Option<u
     let fixed =
         (0..5).map(|action| play(&|state| [action, 1].into_iter().find(|it| state.available.bits() >> it & 1 == 1)));
     // Rates as exact fractions (numerator, denominator).
-    let mut bars: Vec<(i128, i128)> = fixed
-        .filter_map(|(halves, _)| halves.map(|halves| (halves, 2 * n)))
-        .collect();
+    let mut bars: Vec<(i128, i128)> = fixed.filter_map(|(halves, _)| halves.map(|halves| (halves, 2 * n))).collect();
     bars.extend(reference.map(|(halves, states)| (i128::from(halves), 2 * i128::from(states))));
-    let bar = bars
-        .into_iter()
-        .reduce(|a, b| if b.0 * a.1 > a.0 * b.1 { b } else { a })?;
+    let bar = bars.into_iter().reduce(|a, b| if b.0 * a.1 > a.0 * b.1 { b } else { a })?;
     let mut passing = Vec::new();
     for (row, lambda) in LAMBDA_GRID.into_iter().enumerate() {
         let chosen = play(&|state| {
-            (0..5)
-                .filter(|it| state.available.bits() >> it & 1 == 1)
-                .min_by(|&a, &b| {
-                    let key = |it: usize| {
-                        let Estimate { success, cost } = state.estimates.0[it];
-                        (
-                            f64::from(lambda) * f64::from(cost.get()) - f64::from(success.get()),
-                            cost.get(),
-                        )
-                    };
-                    key(a).partial_cmp(&key(b)).unwrap()
-                })
+            (0..5).filter(|it| state.available.bits() >> it & 1 == 1).min_by(|&a, &b| {
+                let key = |it: usize| {
+                    let Estimate { success, cost } = state.estimates.0[it];
+                    (f64::from(lambda) * f64::from(cost.get()) - f64::from(success.get()), cost.get())
+                };
+                key(a).partial_cmp(&key(b)).unwrap()
+            })
         });
         if let (Some(halves), Some(ticks)) = chosen
             && 50 * halves * bar.1 >= 50 * bar.0 * 2 * n - 2 * n * bar.1
@@ -239,20 +179,11 @@ fn naive(states: &[DevelopmentState], reference: Option<(u64, u32)>) -> Option<u
             passing.push((ticks, -halves, row));
         }
     }
-    if states.is_empty() {
-        None
-    } else {
-        passing.into_iter().min().map(|(_, _, row)| row)
-    }
+    if states.is_empty() { None } else { passing.into_iter().min().map(|(_, _, row)| row) }
 }
 
 fn any_state() -> impl Strategy<Value = DevelopmentState> {
-    let cell = (
-        0u8..5,
-        0u8..4,
-        proptest::option::weighted(0.97, 0u8..=2),
-        proptest::option::weighted(0.97, 0u8..4),
-    );
+    let cell = (0u8..5, 0u8..4, proptest::option::weighted(0.97, 0u8..=2), proptest::option::weighted(0.97, 0u8..4));
     (proptest::array::uniform5(cell), 0u8..8, 0u8..64).prop_map(|(cells, masked, emptied)| {
         let mut halves = cells.map(|it| it.2.map(|halves| HalfOutcomes::try_from(halves).unwrap()));
         halves[0] = cells[0].2.map(|halves| HalfOutcomes::try_from(halves / 2 * 2).unwrap());
@@ -264,12 +195,9 @@ fn any_state() -> impl Strategy<Value = DevelopmentState> {
                 cost: NormalizedCost::new(f32::from(c)).unwrap(),
             })),
             outcomes: StateOutcomes::new(PerAction(halves)).unwrap(),
-            costs: PerAction(cells.map(|it| {
-                it.3.map(|ticks| PairCost {
-                    sum: CostTicks(ticks.into()),
-                    estimated: false,
-                })
-            })),
+            costs: PerAction(
+                cells.map(|it| it.3.map(|ticks| PairCost { sum: CostTicks(ticks.into()), estimated: false })),
+            ),
         }
     })
 }

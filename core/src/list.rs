@@ -45,9 +45,7 @@ impl<T, const N: usize> List<T, N> {
     /// # Errors
     /// [`ListFull`] if there are more than `N`.
     pub fn try_from_iter(values: impl IntoIterator<Item = T>) -> Result<Self, ListFull> {
-        values
-            .into_iter()
-            .try_fold(Self::new(), |mut list, value| list.push(value).map(|()| list))
+        values.into_iter().try_fold(Self::new(), |mut list, value| list.push(value).map(|()| list))
     }
 }
 
@@ -76,16 +74,9 @@ mod tests {
             assert!(list.is_err() || list.is_ok_and(|it| it.iter().copied().eq(0..count)));
             let mut wire = std::vec![count];
             wire.extend(0..count);
-            assert_eq!(
-                postcard::from_bytes::<List<u8, 3>>(&wire).is_ok(),
-                count <= 3,
-                "{count}"
-            );
+            assert_eq!(postcard::from_bytes::<List<u8, 3>>(&wire).is_ok(), count <= 3, "{count}");
         }
         let endless = [0xff, 0xff, 0xff, 0xff, 0x0f];
-        assert!(
-            postcard::from_bytes::<List<(), 3>>(&endless).is_err(),
-            "a length without bytes behind it"
-        );
+        assert!(postcard::from_bytes::<List<(), 3>>(&endless).is_err(), "a length without bytes behind it");
     }
 }

@@ -101,11 +101,7 @@ impl core::error::Error for NotHalfOutcomes {}
 impl TryFrom<u8> for HalfOutcomes {
     type Error = NotHalfOutcomes;
     fn try_from(halves: u8) -> Result<Self, NotHalfOutcomes> {
-        if halves <= Self::PER_STATE {
-            Ok(Self(halves))
-        } else {
-            Err(NotHalfOutcomes(halves))
-        }
+        if halves <= Self::PER_STATE { Ok(Self(halves)) } else { Err(NotHalfOutcomes(halves)) }
     }
 }
 
@@ -117,10 +113,7 @@ impl From<HalfOutcomes> for u8 {
 
 /// What is known of every action's success on one state: half outcomes, or `None` where the target is masked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    try_from = "PerAction<Option<HalfOutcomes>>",
-    into = "PerAction<Option<HalfOutcomes>>"
-)]
+#[serde(try_from = "PerAction<Option<HalfOutcomes>>", into = "PerAction<Option<HalfOutcomes>>")]
 pub struct StateOutcomes(PerAction<Option<HalfOutcomes>>);
 
 /// One outcome cannot be half a success: `submit` came with a single half.
@@ -139,11 +132,7 @@ impl StateOutcomes {
     /// # Errors
     /// [`SplitSubmit`] if `submit` comes with a single half.
     pub fn new(halves: PerAction<Option<HalfOutcomes>>) -> Result<Self, SplitSubmit> {
-        if halves[Action::Submit] == Some(HalfOutcomes(1)) {
-            Err(SplitSubmit)
-        } else {
-            Ok(Self(halves))
-        }
+        if halves[Action::Submit] == Some(HalfOutcomes(1)) { Err(SplitSubmit) } else { Ok(Self(halves)) }
     }
 
     /// The half outcomes of one action.
@@ -155,13 +144,7 @@ impl StateOutcomes {
     /// The verdict on the patch as it stands.
     #[must_use]
     pub fn submitted(&self) -> Option<Verdict> {
-        self.0[Action::Submit].map(|halves| {
-            if halves.0 == 0 {
-                Verdict::NotSolved
-            } else {
-                Verdict::Solved
-            }
-        })
+        self.0[Action::Submit].map(|halves| if halves.0 == 0 { Verdict::NotSolved } else { Verdict::Solved })
     }
 }
 
@@ -209,11 +192,7 @@ mod tests {
     #[test]
     fn the_wire_builds_no_third_half_and_no_half_submission() {
         for halves in 0..=u8::MAX {
-            assert_eq!(
-                postcard::from_bytes::<HalfOutcomes>(&[halves]).is_ok(),
-                halves <= 2,
-                "{halves}"
-            );
+            assert_eq!(postcard::from_bytes::<HalfOutcomes>(&[halves]).is_ok(), halves <= 2, "{halves}");
             let wire = [1, halves, 0, 0, 0, 0];
             let legal = halves == 0 || halves == 2;
             assert_eq!(postcard::from_bytes::<StateOutcomes>(&wire).is_ok(), legal, "{halves}");

@@ -241,14 +241,7 @@ impl ReadinessRecord {
         [issued, ends]: [UnixSeconds; 2],
     ) -> Result<Self, ReadinessError> {
         if issued < ends {
-            Ok(Self {
-                task_class,
-                environment,
-                findings,
-                shape,
-                issued,
-                ends,
-            })
+            Ok(Self { task_class, environment, findings, shape, issued, ends })
         } else {
             Err(ReadinessError::EndsTooEarly { issued, ends })
         }
@@ -299,23 +292,11 @@ impl ReadinessRecord {
 impl TryFrom<RawReadiness> for ReadinessRecord {
     type Error = ReadinessError;
     fn try_from(raw: RawReadiness) -> Result<Self, ReadinessError> {
-        let record = Self::new(
-            raw.task_class,
-            raw.environment,
-            raw.findings,
-            raw.shape,
-            [raw.issued, raw.ends],
-        )?;
+        let record = Self::new(raw.task_class, raw.environment, raw.findings, raw.shape, [raw.issued, raw.ends])?;
         if record.authority() != raw.authority {
-            Err(ReadinessError::NotTheAuthority {
-                expected: record.authority(),
-                found: raw.authority,
-            })
+            Err(ReadinessError::NotTheAuthority { expected: record.authority(), found: raw.authority })
         } else if record.mechanism() != raw.mechanism {
-            Err(ReadinessError::NotTheMechanism {
-                expected: record.mechanism(),
-                found: raw.mechanism,
-            })
+            Err(ReadinessError::NotTheMechanism { expected: record.mechanism(), found: raw.mechanism })
         } else {
             Ok(record)
         }
@@ -373,18 +354,12 @@ mod tests {
         assert_eq!(table.len(), 64);
         for (row, (letters, authority)) in table.into_iter().enumerate() {
             assert_eq!(letters.to_ascii_lowercase(), "isoaer");
-            let mask = letters
-                .bytes()
-                .fold(0, |mask, letter| mask << 1 | usize::from(letter.is_ascii_uppercase()));
+            let mask = letters.bytes().fold(0, |mask, letter| mask << 1 | usize::from(letter.is_ascii_uppercase()));
             assert_eq!(mask, row, "each combination once, in order");
             for fails in [Finding::Fails, Finding::Missing] {
                 let mut findings = Findings::MISSING;
                 for (finding, letter) in findings.0.iter_mut().zip(letters.bytes()) {
-                    *finding = if letter.is_ascii_uppercase() {
-                        Finding::Holds
-                    } else {
-                        fails
-                    };
+                    *finding = if letter.is_ascii_uppercase() { Finding::Holds } else { fails };
                 }
                 assert_eq!(findings.authority(), authority, "{letters}, {fails}");
             }
@@ -404,11 +379,7 @@ mod tests {
         ];
         for (shape, mechanisms) in table {
             for (authority, mechanism) in [B, D, E, H].into_iter().zip(mechanisms) {
-                assert_eq!(
-                    Mechanism::least_adaptive(shape, authority),
-                    mechanism,
-                    "{shape:?} {authority}"
-                );
+                assert_eq!(Mechanism::least_adaptive(shape, authority), mechanism, "{shape:?} {authority}");
             }
         }
     }
@@ -453,10 +424,7 @@ mod tests {
             (r#""ends":200"#, r#""ends":100"#),
         ] {
             assert!(text.contains(from), "{from}");
-            assert!(
-                serde_json::from_str::<ReadinessRecord>(&text.replace(from, to)).is_err(),
-                "{to}"
-            );
+            assert!(serde_json::from_str::<ReadinessRecord>(&text.replace(from, to)).is_err(), "{to}");
         }
     }
 }

@@ -134,15 +134,8 @@ struct RawRuling {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RawEnd {
-    Chosen {
-        estimates: Estimates,
-        action: Action,
-        near_tie: bool,
-    },
-    Fallback {
-        action: Action,
-        reason: FallbackReason,
-    },
+    Chosen { estimates: Estimates, action: Action, near_tie: bool },
+    Fallback { action: Action, reason: FallbackReason },
 }
 
 /// A ruling is not what follows from its own figures.
@@ -197,16 +190,7 @@ impl Ruling {
     ) -> Result<Self, RulingError> {
         let choice = select(&estimates, available, lambda).ok_or(RulingError::NoneAvailable)?;
         let near_tie = lead(&estimates, available, lambda).is_some_and(|lead| lead < precision.near_tie_lead());
-        Ok(Self {
-            available,
-            lambda,
-            precision,
-            end: RulingEnd::Chosen {
-                estimates,
-                choice,
-                near_tie,
-            },
-        })
+        Ok(Self { available, lambda, precision, end: RulingEnd::Chosen { estimates, choice, near_tie } })
     }
 
     /// Records an action that is taken without estimates.
@@ -221,12 +205,7 @@ impl Ruling {
         precision: Precision,
     ) -> Result<Self, RulingError> {
         if available.contains(action) {
-            Ok(Self {
-                available,
-                lambda,
-                precision,
-                end: RulingEnd::Fallback { action, reason },
-            })
+            Ok(Self { available, lambda, precision, end: RulingEnd::Fallback { action, reason } })
         } else {
             Err(RulingError::FallbackUnavailable { found: action })
         }
@@ -276,25 +255,15 @@ impl Decided for Ruling {
 impl TryFrom<RawRuling> for Ruling {
     type Error = RulingError;
     fn try_from(raw: RawRuling) -> Result<Self, RulingError> {
-        let RawRuling {
-            available,
-            lambda,
-            precision,
-            end,
-        } = raw;
+        let RawRuling { available, lambda, precision, end } = raw;
         match end {
             RawEnd::Fallback { action, reason } => Self::fall_back(action, reason, available, lambda, precision),
-            RawEnd::Chosen {
-                estimates,
-                action: found,
-                near_tie,
-            } => {
+            RawEnd::Chosen { estimates, action: found, near_tie } => {
                 let ruling = Self::choose(estimates, available, lambda, precision)?;
                 match ruling.end {
-                    RulingEnd::Chosen { choice, .. } if choice.action != found => Err(RulingError::NotTheChoice {
-                        expected: choice.action,
-                        found,
-                    }),
+                    RulingEnd::Chosen { choice, .. } if choice.action != found => {
+                        Err(RulingError::NotTheChoice { expected: choice.action, found })
+                    }
                     RulingEnd::Chosen { near_tie: expected, .. } if expected != near_tie => {
                         Err(RulingError::NotTheFlag { found: near_tie })
                     }
@@ -306,32 +275,14 @@ impl TryFrom<RawRuling> for Ruling {
 }
 
 impl From<Ruling> for RawRuling {
-    fn from(
-        Ruling {
-            available,
-            lambda,
-            precision,
-            end,
-        }: Ruling,
-    ) -> Self {
+    fn from(Ruling { available, lambda, precision, end }: Ruling) -> Self {
         let end = match end {
-            RulingEnd::Chosen {
-                estimates,
-                choice,
-                near_tie,
-            } => RawEnd::Chosen {
-                estimates,
-                action: choice.action,
-                near_tie,
-            },
+            RulingEnd::Chosen { estimates, choice, near_tie } => {
+                RawEnd::Chosen { estimates, action: choice.action, near_tie }
+            }
             RulingEnd::Fallback { action, reason } => RawEnd::Fallback { action, reason },
         };
-        Self {
-            available,
-            lambda,
-            precision,
-            end,
-        }
+        Self { available, lambda, precision, end }
     }
 }
 
@@ -386,10 +337,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn estimates(cells: [(f32, f32); 5]) -> Estimates {
-        PerAction(cells.map(|(q, c)| Estimate {
-            success: Probability::new(q).unwrap(),
-            cost: NormalizedCost::new(c).unwrap(),
-        }))
+        PerAction(
+            cells.map(|(q, c)| Estimate {
+                success: Probability::new(q).unwrap(),
+                cost: NormalizedCost::new(c).unwrap(),
+            }),
+        )
     }
 
     const CELLS: [(f32, f32); 5] = [(0.5, 0.0), (0.501, 0.0), (0.25, 0.0), (0.0, 0.0), (0.0, 0.0)];
@@ -408,23 +361,13 @@ mod tests {
             available: ActionSet::ALL.without(Action::TestTargeted),
             lambda: Lambda::ZERO,
             precision: Precision::F32,
-            end: RawEnd::Chosen {
-                estimates: estimates(CELLS),
-                action,
-                near_tie,
-            },
+            end: RawEnd::Chosen { estimates: estimates(CELLS), action, near_tie },
         };
         let fallback = |action| RawRuling {
-            end: RawEnd::Fallback {
-                action,
-                reason: FallbackReason::DeadlineMissed,
-            },
+            end: RawEnd::Fallback { action, reason: FallbackReason::DeadlineMissed },
             ..chosen(action, false)
         };
-        let none = RawRuling {
-            available: ActionSet::EMPTY,
-            ..chosen(Action::Submit, false)
-        };
+        let none = RawRuling { available: ActionSet::EMPTY, ..chosen(Action::Submit, false) };
         #[rustfmt::skip]
         let cases = [ // raw                            answer
             (chosen(Action::Continue, false),           Ok(Action::Continue)),
@@ -437,11 +380,7 @@ mod tests {
         for (raw, answer) in cases {
             let mut buffer = [0; 256];
             let wire = encode(&raw, &mut buffer).unwrap();
-            assert_eq!(
-                decode_owned::<Ruling>(wire).map(|it| it.action()).is_ok(),
-                answer.is_ok(),
-                "{answer:?}"
-            );
+            assert_eq!(decode_owned::<Ruling>(wire).map(|it| it.action()).is_ok(), answer.is_ok(), "{answer:?}");
             assert_eq!(Ruling::try_from(raw).map(|it| it.action()), answer);
         }
     }

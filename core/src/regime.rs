@@ -70,20 +70,14 @@ mod tests {
 
     #[test]
     fn a_regime_differs_by_definition_and_not_by_name() {
-        let named = |name, byte| Named {
-            name: Name::new(name).unwrap(),
-            digest: Digest([byte; 32]),
-        };
+        let named = |name, byte| Named { name: Name::new(name).unwrap(), digest: Digest([byte; 32]) };
         let trained = Regime {
             repair_policy: named("policy", 1),
             scaffold: named("scaffold", 2),
             budget: Name::new("paper").unwrap(),
             limits: Limits::PAPER,
         };
-        let smaller = Limits {
-            output_tokens: Tokens(1),
-            ..Limits::PAPER
-        };
+        let smaller = Limits { output_tokens: Tokens(1), ..Limits::PAPER };
         #[rustfmt::skip]
         let cases = [ // other                                                             differs in
             (trained.clone(),                                                              ""),

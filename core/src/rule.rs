@@ -42,11 +42,7 @@ impl core::error::Error for NotAUtility {}
 impl TryFrom<f64> for Utility {
     type Error = NotAUtility;
     fn try_from(value: f64) -> Result<Self, NotAUtility> {
-        if value.is_finite() {
-            Ok(Self(value))
-        } else {
-            Err(NotAUtility(value))
-        }
+        if value.is_finite() { Ok(Self(value)) } else { Err(NotAUtility(value)) }
     }
 }
 
@@ -119,10 +115,7 @@ mod tests {
     const SUBMIT_ONLY: ActionSet = ActionSet::EMPTY.with(Action::Submit);
 
     fn estimate((success, cost): (f32, f32)) -> Estimate {
-        Estimate {
-            success: Probability::new(success).unwrap(),
-            cost: NormalizedCost::new(cost).unwrap(),
-        }
+        Estimate { success: Probability::new(success).unwrap(), cost: NormalizedCost::new(cost).unwrap() }
     }
 
     #[test]
@@ -181,11 +174,7 @@ mod tests {
     #[test]
     fn the_wire_builds_no_utility_that_is_not_finite() {
         for (value, legal) in [(0.5, true), (-3.0, true), (f64::NAN, false), (f64::INFINITY, false)] {
-            assert_eq!(
-                postcard::from_bytes::<Utility>(&value.to_le_bytes()).is_ok(),
-                legal,
-                "{value}"
-            );
+            assert_eq!(postcard::from_bytes::<Utility>(&value.to_le_bytes()).is_ok(), legal, "{value}");
         }
     }
 

@@ -28,14 +28,7 @@ pub enum Field {
 
 impl Field {
     /// Every part, in layout order, the template last since it stands between all others.
-    pub const ALL: [Self; 6] = [
-        Self::Issue,
-        Self::Menu,
-        Self::Patch,
-        Self::Observations,
-        Self::Budget,
-        Self::Template,
-    ];
+    pub const ALL: [Self; 6] = [Self::Issue, Self::Menu, Self::Patch, Self::Observations, Self::Budget, Self::Template];
 
     /// The name in files, tables and messages.
     #[must_use]
@@ -65,17 +58,8 @@ impl FieldShares {
     pub const TOTAL: Tokens = Tokens(4_096);
 
     /// Version 1.
-    pub const V1: Self = Self {
-        version: 1,
-        tokens: [
-            Tokens(1_024),
-            Tokens(320),
-            Tokens(1_216),
-            Tokens(1_408),
-            Tokens(64),
-            Tokens(64),
-        ],
-    };
+    pub const V1: Self =
+        Self { version: 1, tokens: [Tokens(1_024), Tokens(320), Tokens(1_216), Tokens(1_408), Tokens(64), Tokens(64)] };
 
     /// The table of `version`; `None` for a version that this build does not know.
     #[must_use]
@@ -109,11 +93,7 @@ pub struct UnknownShares {
 
 impl fmt::Display for UnknownShares {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "these field shares are not version {} as this build knows it",
-            self.version
-        )
+        write!(f, "these field shares are not version {} as this build knows it", self.version)
     }
 }
 
@@ -136,10 +116,7 @@ const _: () = {
         sum += FieldShares::V1.tokens[field].0;
         field += 1;
     }
-    assert!(
-        sum == FieldShares::TOTAL.0,
-        "the shares of version 1 must fill the bound exactly"
-    );
+    assert!(sum == FieldShares::TOTAL.0, "the shares of version 1 must fill the bound exactly");
 };
 
 #[cfg(test)]
@@ -169,10 +146,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<FieldShares>(&text).unwrap(), FieldShares::V1);
         for (from, to) in [("1024", "1025"), ("\"version\":1", "\"version\":2")] {
             assert!(text.contains(from));
-            assert!(
-                serde_json::from_str::<FieldShares>(&text.replace(from, to)).is_err(),
-                "{to}"
-            );
+            assert!(serde_json::from_str::<FieldShares>(&text.replace(from, to)).is_err(), "{to}");
         }
     }
 }

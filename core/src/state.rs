@@ -99,11 +99,7 @@ pub struct MenuError {
 
 impl fmt::Display for MenuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the {} part of a menu holds at most {} test functions; found {}",
-            self.part, self.most, self.found
-        )
+        write!(f, "the {} part of a menu holds at most {} test functions; found {}", self.part, self.most, self.found)
     }
 }
 
@@ -121,17 +117,9 @@ impl<'a> Menu<'a> {
     /// [`MenuError`] if a part is over its bound.
     pub const fn new(targeted: &'a [&'a str], broader: &'a [&'a str]) -> Result<Self, MenuError> {
         if targeted.len() > Self::TARGETED_MAX {
-            Err(MenuError {
-                part: "targeted",
-                most: Self::TARGETED_MAX,
-                found: targeted.len(),
-            })
+            Err(MenuError { part: "targeted", most: Self::TARGETED_MAX, found: targeted.len() })
         } else if broader.len() > Self::BROADER_MAX {
-            Err(MenuError {
-                part: "broader",
-                most: Self::BROADER_MAX,
-                found: broader.len(),
-            })
+            Err(MenuError { part: "broader", most: Self::BROADER_MAX, found: broader.len() })
         } else {
             Ok(Self::Known(KnownMenu { targeted, broader }))
         }
@@ -207,21 +195,7 @@ mod tests {
                 assert!(available.contains(always), "{menu:?}");
             }
         }
-        assert_eq!(
-            Menu::new(&["t"; 6], &[]),
-            Err(MenuError {
-                part: "targeted",
-                most: 5,
-                found: 6
-            })
-        );
-        assert_eq!(
-            Menu::new(&[], &["t"; 21]),
-            Err(MenuError {
-                part: "broader",
-                most: 20,
-                found: 21
-            })
-        );
+        assert_eq!(Menu::new(&["t"; 6], &[]), Err(MenuError { part: "targeted", most: 5, found: 6 }));
+        assert_eq!(Menu::new(&[], &["t"; 21]), Err(MenuError { part: "broader", most: 20, found: 21 }));
     }
 }

@@ -102,20 +102,14 @@ impl Ending {
             Self::PretestPassed => (Some(Passed), RepairGoesOn),
             // The sandbox was healthy and the limit was the declared one, so a test that hangs is the candidate's.
             Self::PretestFailed | Self::PretestTimedOut => (Some(CandidateFailed), RepairGoesOn),
-            Self::PretestNotRun => (
-                Some(InfrastructureUnknown),
-                unavailable(OutcomeUnavailable::PretestNotRun),
-            ),
+            Self::PretestNotRun => (Some(InfrastructureUnknown), unavailable(OutcomeUnavailable::PretestNotRun)),
             Self::RepairSubmitted | Self::RepairSpent | Self::AgentTimedOut => (None, GradeAsItStands),
             Self::TransportFailed => (Some(InfrastructureUnknown), unavailable(OutcomeUnavailable::Transport)),
             Self::GradePassed => (Some(Passed), SOLVED),
             Self::GradeFailed | Self::ExpectedTestsMissing | Self::CandidateOverLimit | Self::CandidateDoesNotLoad => {
                 (Some(CandidateFailed), NOT_SOLVED)
             }
-            Self::GraderTimedOut => (
-                Some(InfrastructureUnknown),
-                unavailable(OutcomeUnavailable::GraderTimeOut),
-            ),
+            Self::GraderTimedOut => (Some(InfrastructureUnknown), unavailable(OutcomeUnavailable::GraderTimeOut)),
             Self::GraderFailed => (Some(InfrastructureUnknown), unavailable(OutcomeUnavailable::Grading)),
             Self::VerifierChanged => (Some(VerifierInvalid), unavailable(OutcomeUnavailable::VerifierInvalid)),
         };
@@ -168,10 +162,7 @@ mod tests {
             let Meaning { status, consequence } = ending.meaning();
             if let Consequence::Ends(outcome) = consequence {
                 let judged = matches!(outcome, Outcome::Judged(_));
-                let answered = matches!(
-                    status,
-                    Some(ObservationStatus::Passed | ObservationStatus::CandidateFailed)
-                );
+                let answered = matches!(status, Some(ObservationStatus::Passed | ObservationStatus::CandidateFailed));
                 assert_eq!(judged, answered, "{ending}");
             }
         }

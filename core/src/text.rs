@@ -28,14 +28,8 @@ pub enum TextError {
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong {
-                most_bytes,
-                found_bytes,
-            } => {
-                write!(
-                    f,
-                    "at most {most_bytes} bytes of text were expected; found {found_bytes}"
-                )
+            Self::TooLong { most_bytes, found_bytes } => {
+                write!(f, "at most {most_bytes} bytes of text were expected; found {found_bytes}")
             }
             Self::Empty => f.write_str("a name must not be empty"),
             Self::ControlCharacter => f.write_str("a name must not hold a control character"),
@@ -63,10 +57,7 @@ impl Name {
         } else if text.chars().any(char::is_control) {
             Err(TextError::ControlCharacter)
         } else {
-            let too_long = TextError::TooLong {
-                most_bytes: Self::MAX_BYTES,
-                found_bytes: text.len(),
-            };
+            let too_long = TextError::TooLong { most_bytes: Self::MAX_BYTES, found_bytes: text.len() };
             text.try_into().map(Self).map_err(|_| too_long)
         }
     }
@@ -126,10 +117,7 @@ impl<'a> Text<'a> {
     /// [`TextError::TooLong`] past 4,096 bytes.
     pub const fn new(text: &'a str) -> Result<Self, TextError> {
         if text.len() > Self::MAX_BYTES {
-            Err(TextError::TooLong {
-                most_bytes: Self::MAX_BYTES,
-                found_bytes: text.len(),
-            })
+            Err(TextError::TooLong { most_bytes: Self::MAX_BYTES, found_bytes: text.len() })
         } else {
             Ok(Self(text))
         }

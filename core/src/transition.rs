@@ -52,11 +52,7 @@ pub struct MoreSolvedThanJudged {
 
 impl fmt::Display for MoreSolvedThanJudged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "at most {} seeds can have ended solved; found {}",
-            self.judged, self.solved
-        )
+        write!(f, "at most {} seeds can have ended solved; found {}", self.judged, self.solved)
     }
 }
 
@@ -65,11 +61,7 @@ impl core::error::Error for MoreSolvedThanJudged {}
 impl TryFrom<RawSeeds> for Seeds {
     type Error = MoreSolvedThanJudged;
     fn try_from(RawSeeds { solved, judged }: RawSeeds) -> Result<Self, MoreSolvedThanJudged> {
-        if solved <= judged {
-            Ok(Self { solved, judged })
-        } else {
-            Err(MoreSolvedThanJudged { solved, judged })
-        }
+        if solved <= judged { Ok(Self { solved, judged }) } else { Err(MoreSolvedThanJudged { solved, judged }) }
     }
 }
 
@@ -108,10 +100,7 @@ impl TransitionKernel {
             Verdict::Solved => &mut self.solved[action],
         };
         if let Some(judged) = seeds.judged.checked_add(u32::from(HalfOutcomes::PER_STATE)) {
-            *seeds = Seeds {
-                solved: seeds.solved + u32::from(halves.get()),
-                judged,
-            };
+            *seeds = Seeds { solved: seeds.solved + u32::from(halves.get()), judged };
         }
     }
 
@@ -184,16 +173,10 @@ mod tests {
         for (action, zero, one) in table {
             let found = [Verdict::NotSolved, Verdict::Solved].map(|y| kernel.probability(action, y).get());
             for (found, expected) in found.into_iter().zip([zero, one]) {
-                assert!(
-                    (f64::from(found) - expected).abs() <= 3e-8,
-                    "{action}: {found} for {expected}"
-                );
+                assert!((f64::from(found) - expected).abs() <= 3e-8, "{action}: {found} for {expected}");
             }
         }
-        assert_eq!(
-            kernel.seeds(Action::Continue, Verdict::NotSolved),
-            Seeds { solved: 3, judged: 4 }
-        );
+        assert_eq!(kernel.seeds(Action::Continue, Verdict::NotSolved), Seeds { solved: 3, judged: 4 });
         let half = kernel.success(Probability::new(0.5).unwrap());
         let even = Probability::new(0.5).unwrap();
         assert_eq!((half[Action::Submit], half[Action::TestTargeted]), (even, even));

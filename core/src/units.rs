@@ -159,18 +159,10 @@ mod tests {
             assert_eq!(Probability::new(value).is_ok(), probability, "{value}");
             assert_eq!(NormalizedCost::new(value).is_ok(), cost, "{value}");
             assert_eq!(Lambda::new(value).is_ok(), cost, "{value}");
-            assert_eq!(
-                postcard::from_bytes::<Probability>(&wire).is_ok(),
-                probability,
-                "{value}"
-            );
+            assert_eq!(postcard::from_bytes::<Probability>(&wire).is_ok(), probability, "{value}");
             assert_eq!(postcard::from_bytes::<NormalizedCost>(&wire).is_ok(), cost, "{value}");
             assert_eq!(postcard::from_bytes::<Lambda>(&wire).is_ok(), cost, "{value}");
         }
-        assert_eq!(
-            Probability::new(-0.0).unwrap().get().to_bits(),
-            0,
-            "equal numbers have equal bytes"
-        );
+        assert_eq!(Probability::new(-0.0).unwrap().get().to_bits(), 0, "equal numbers have equal bytes");
     }
 }
