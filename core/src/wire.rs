@@ -5,6 +5,7 @@
 
 use core::fmt;
 
+use postcard::ser_flavors::Flavor;
 use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -34,6 +35,8 @@ pub enum WireError {
         /// The room that there was.
         room_bytes: u64,
     },
+    /// The bytes hold a legal record, written otherwise than this crate writes it: a count with leading zeros, say.
+    NotCanonical,
 }
 
 impl fmt::Display for WireError {
@@ -48,6 +51,7 @@ impl fmt::Display for WireError {
                 write!(f, "nothing was expected after the record; found {found_bytes} bytes")
             }
             Self::BufferFull { room_bytes } => write!(f, "the record does not fit in {room_bytes} bytes"),
+            Self::NotCanonical => f.write_str("the record is written otherwise than it would be written here"),
         }
     }
 }
@@ -56,24 +60,45 @@ impl core::error::Error for WireError {}
 
 /// Reads the one record that `bytes` are, borrowing its texts.
 ///
+/// One record has one byte string: other spellings that postcard would take are refused, since two digests of one
+/// receipt would be two receipts.
+///
 /// # Errors
 /// [`WireError`] for any bytes that are not exactly one legal record. No bytes panic.
-pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
+pub fn decode<'a, T: Deserialize<'a> + Serialize>(bytes: &'a [u8]) -> Result<T, WireError> {
     if bytes.len() > MAX_RECORD_BYTES {
-        return Err(WireError::TooLong {
-            found_bytes: bytes.len() as u64,
-        });
+        return Err(WireError::TooLong { found_bytes: bytes.len() as u64 });
     }
     let (record, rest) = postcard::take_from_bytes(bytes).map_err(|error| match error {
         postcard::Error::DeserializeUnexpectedEnd => WireError::Truncated,
         _ => WireError::Refused,
     })?;
-    if rest.is_empty() {
-        Ok(record)
-    } else {
-        Err(WireError::TrailingBytes {
-            found_bytes: rest.len() as u64,
-        })
+    if !rest.is_empty() {
+        return Err(WireError::TrailingBytes { found_bytes: rest.len() as u64 });
+    }
+    postcard::serialize_with_flavor(&record, Same { rest: bytes }).map_err(|_| WireError::NotCanonical)?;
+    Ok(record)
+}
+
+/// A place to serialize to that only looks whether the bytes are the expected ones.
+struct Same<'a> {
+    rest: &'a [u8],
+}
+
+impl Flavor for Same<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.try_extend(&[byte])
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.rest = self.rest.strip_prefix(bytes).ok_or(postcard::Error::SerializeBufferFull)?;
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        if self.rest.is_empty() { Ok(()) } else { Err(postcard::Error::SerializeBufferFull) }
     }
 }
 
@@ -81,7 +106,7 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
 ///
 /// # Errors
 /// As [`decode`].
-pub fn decode_owned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+pub fn decode_owned<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, WireError> {
     decode(bytes)
 }
 
@@ -91,9 +116,7 @@ pub fn decode_owned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
 /// [`WireError::BufferFull`] if it does not fit, or would break [`MAX_RECORD_BYTES`].
 pub fn encode<'b, T: Serialize + ?Sized>(record: &T, buffer: &'b mut [u8]) -> Result<&'b mut [u8], WireError> {
     let room = buffer.len().min(MAX_RECORD_BYTES);
-    let full = WireError::BufferFull {
-        room_bytes: room as u64,
-    };
+    let full = WireError::BufferFull { room_bytes: room as u64 };
     postcard::to_slice(record, &mut buffer[..room]).map_err(|_| full)
 }
 
@@ -118,9 +141,7 @@ impl<'de, const N: u16> Deserialize<'de> for Version<N> {
         if found == N {
             Ok(Self)
         } else {
-            Err(de::Error::custom(format_args!(
-                "record version {N} was expected; found {found}"
-            )))
+            Err(de::Error::custom(format_args!("record version {N} was expected; found {found}")))
         }
     }
 }
@@ -140,6 +161,7 @@ mod tests {
             (vec![2],                              Err(WireError::Truncated)),
             (vec![],                               Err(WireError::Truncated)),
             (vec![3, 9],                           Err(WireError::Refused)), // another version
+            (vec![0x82, 0, 9],                     Err(WireError::NotCanonical)),
             (vec![2, 9, 0, 0],                     Err(WireError::TrailingBytes { found_bytes: 2 })),
             (vec![2; MAX_RECORD_BYTES + 1],        Err(WireError::TooLong { found_bytes: 1_048_577 })),
         ];
@@ -148,10 +170,7 @@ mod tests {
         }
         let record: Record = (Version, 9);
         assert_eq!(encode(&record, &mut [0; 8]).unwrap(), [2, 9]);
-        assert_eq!(
-            encode(&record, &mut [0; 1]),
-            Err(WireError::BufferFull { room_bytes: 1 })
-        );
+        assert_eq!(encode(&record, &mut [0; 1]), Err(WireError::BufferFull { room_bytes: 1 }));
     }
 
     #[test]
