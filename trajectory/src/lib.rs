@@ -34,7 +34,7 @@ pub use error::{Problem, ReadError};
 pub use format::Format;
 pub use gap::{About, Cause, Gap};
 pub use issue::IssueFile;
-pub use state::{Lent, OwnedMenu, OwnedObservation, OwnedState, Saved};
+pub use state::{Hidden, Lent, OwnedMenu, OwnedObservation, OwnedState, Saved};
 pub use usage::{OutputTokens, RunTotals, Usage};
 
 /// What the caller asks of a file, and what it knows beside it.

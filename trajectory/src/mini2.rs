@@ -77,7 +77,9 @@ impl<'n> Messages<'_, 'n> {
         match role {
             Some("assistant") => self.reply(message),
             None if is_response => self.reply(message),
-            None if is_call_output => self.answer(message, content_text(message, "output")?),
+            None if is_call_output && !self.recording.steps.is_empty() => {
+                self.answer(message, content_text(message, "output")?)
+            }
             Some("system" | "developer" | "exit") => Ok(()),
             Some("user") if message.text_at(&["extra", "interrupt_type"])? == Some("FormatError") => {
                 self.failed_reply(message)

@@ -70,7 +70,7 @@ fn own_state(bytes: &[u8], options: &Options<'_>) -> Result<Read, Problem> {
         }
     }
     Ok(Read {
-        saved: Saved { base: None, complete_history: state.observations.clone() },
+        saved: Saved::default(),
         state,
         format: Format::State,
         instance: None,

@@ -11,7 +11,7 @@ use crate::error::Problem;
 use crate::format::Format;
 use crate::gap::{About, Cause, Gap};
 use crate::issue;
-use crate::state::{OwnedObservation, OwnedState, Saved};
+use crate::state::{Hidden, OwnedObservation, OwnedState, Saved};
 use crate::usage::{Reply, RunTotals, add_up};
 use crate::{Options, Point, Read, Rows};
 
@@ -119,14 +119,18 @@ impl Recording {
         usage.tool_calls = self.steps.iter().map(|step| step.tool_calls).fold(0, u32::saturating_add);
         usage.wall = wall(self.started_us, &self.steps);
         let budget = Remaining { tool_calls: self.calls_left(), ..Remaining::default() };
-        let complete: Vec<Seen> = self.steps.into_iter().flat_map(|step| step.seen).collect();
-        let visible = complete.iter().filter(|seen| seen.is_visible).map(|seen| seen.observation.clone()).collect();
+        let mut observations = Vec::new();
+        let mut hidden = Vec::new();
+        for Seen { observation, is_visible } in self.steps.into_iter().flat_map(|step| step.seen) {
+            if is_visible {
+                observations.push(observation);
+            } else {
+                hidden.push(Hidden { after: observations.len(), observation });
+            }
+        }
         Ok(Read {
-            state: OwnedState { issue, menu: options.menu.clone(), patch, observations: visible, budget },
-            saved: Saved {
-                base: self.base,
-                complete_history: complete.into_iter().map(|seen| seen.observation).collect(),
-            },
+            state: OwnedState { issue, menu: options.menu.clone(), patch, observations, budget },
+            saved: Saved { base: self.base, hidden },
             format: self.format,
             instance: self.instance,
             rows: self.rows,

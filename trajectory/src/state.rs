@@ -84,13 +84,23 @@ impl OwnedMenu {
     }
 }
 
-/// What a candidate is restored from, beside the state's patch: the base and everything that was saved.
+/// What a candidate is restored from, beside the state: the base, and what was saved but not shown.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Saved {
     /// The commit of the initial repository, where it was recorded.
     pub base: Option<String>,
-    /// Every recorded answer up to the decision point, oldest first: also those that were hidden from the agent.
-    pub complete_history: Vec<OwnedObservation>,
+    /// Answers up to the decision point that were hidden from the agent, oldest first. With the state's own they are
+    /// the complete history; kept apart, no answer is held twice.
+    pub hidden: Vec<Hidden>,
+}
+
+/// An answer that the agent was not shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hidden {
+    /// How many of the state's observations came before it.
+    pub after: usize,
+    /// The answer.
+    pub observation: OwnedObservation,
 }
 
 /// The lists of views that a lent state points into. See [`OwnedState::lend`].
@@ -123,18 +133,29 @@ impl OwnedState {
             observations: self.observations.iter().map(OwnedObservation::lend).collect(),
             budget: self.budget,
             base: None,
-            complete_history: Vec::new(),
+            complete_history: self.observations.iter().map(OwnedObservation::lend).collect(),
         }
     }
 
     /// Lends the state and, with what was `saved`, its candidate.
     #[must_use]
     pub fn lend_with<'s>(&'s self, saved: &'s Saved) -> Lent<'s> {
-        Lent {
-            base: saved.base.as_deref(),
-            complete_history: saved.complete_history.iter().map(OwnedObservation::lend).collect(),
-            ..self.lend()
+        Lent { base: saved.base.as_deref(), complete_history: self.complete_history(saved), ..self.lend() }
+    }
+}
+
+impl OwnedState {
+    fn complete_history<'s>(&'s self, saved: &'s Saved) -> Vec<Observation<'s>> {
+        let mut hidden = saved.hidden.iter().peekable();
+        let mut all = Vec::with_capacity(self.observations.len() + saved.hidden.len());
+        for (index, seen) in self.observations.iter().enumerate() {
+            while let Some(next) = hidden.next_if(|hidden| hidden.after <= index) {
+                all.push(next.observation.lend());
+            }
+            all.push(seen.lend());
         }
+        all.extend(hidden.map(|hidden| hidden.observation.lend()));
+        all
     }
 }
 
@@ -155,8 +176,8 @@ impl Lent<'_> {
         }
     }
 
-    /// The candidate: its visible history is the state's. Lent by [`OwnedState::lend`] alone, it has neither a base
-    /// nor a complete history.
+    /// The candidate: its visible history is the state's. Lent by [`OwnedState::lend`] alone, it has no base, and its
+    /// complete history is the visible one.
     #[must_use]
     pub fn candidate(&self) -> Candidate<'_> {
         Candidate {
@@ -205,24 +226,30 @@ mod tests {
             exit_status: Some(-1),
             reason: ContextReason::Inspection,
         };
-        let hidden = OwnedObservation { step: 2, reason: ContextReason::Harness, ..seen.clone() };
+        let at = |step| OwnedObservation { step, ..seen.clone() };
         let state = OwnedState {
             issue: Some(b"issue".to_vec()),
             menu: Some(OwnedMenu::new(tests(2), tests(0)).unwrap()),
             patch: Some(Vec::new()),
-            observations: vec![seen.clone()],
+            observations: vec![at(3), at(5)],
             budget: Remaining { tool_calls: Some(7), ..Remaining::default() },
         };
-        let saved = Saved { base: Some("abc".to_owned()), complete_history: vec![hidden, seen.clone()] };
+        let saved = Saved {
+            base: Some("abc".to_owned()),
+            hidden: [(0, 2), (1, 4), (2, 6)].map(|(after, step)| Hidden { after, observation: at(step) }).into(),
+        };
         let lent = state.lend_with(&saved);
         assert_eq!(lent.state().issue, b"issue");
         assert_eq!(lent.state().menu.targeted().len(), 2);
         assert_eq!(lent.state().patch, Patch::Known(&[]));
-        assert_eq!(lent.state().observations, [seen.lend()]);
+        assert_eq!(lent.state().observations, [at(3).lend(), at(5).lend()]);
         assert_eq!(lent.state().budget.tool_calls, Some(7));
         let candidate = lent.candidate();
         assert_eq!(candidate.base, Some("abc"));
-        assert_eq!((candidate.complete_history.len(), candidate.visible_history.len()), (2, 1));
+        let steps = |history: &[Observation<'_>]| history.iter().map(|seen| seen.step).collect::<Vec<_>>();
+        assert_eq!(steps(candidate.complete_history), [2, 3, 4, 5, 6]);
+        assert_eq!(steps(candidate.visible_history), [3, 5]);
+        assert_eq!(steps(state.lend().candidate().complete_history), [3, 5]);
 
         let unknown = OwnedState::default();
         assert_eq!(unknown.lend().state().patch, Patch::Unknown);

@@ -68,7 +68,13 @@ fn summary(read: &Read) -> String {
     for gap in gaps {
         writeln!(out, "{}      {gap}", if gap.is_warning() { "WARN" } else { "gap " }).unwrap();
     }
-    writeln!(out, "observations: {} visible of {}", state.observations.len(), saved.complete_history.len()).unwrap();
+    writeln!(
+        out,
+        "observations: {} visible of {}",
+        state.observations.len(),
+        state.observations.len() + saved.hidden.len()
+    )
+    .unwrap();
     for seen in &state.observations {
         writeln!(out, "{}", observation(seen)).unwrap();
     }
