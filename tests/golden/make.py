@@ -132,10 +132,12 @@ def heads(case: Case) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def expect(case: Case, model: torch.nn.Module, head: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+def expect(
+    case: Case, model: torch.nn.Module, head: dict[str, torch.Tensor], prefix: str, lengths: list[int] = LENGTHS
+) -> dict[str, torch.Tensor]:
     """Last hidden state and ten outputs at every length."""
     expected = {}
-    for length in LENGTHS:
+    for length in lengths:
         tokens = torch.tensor([[(7919 * i + 13) % case.vocab for i in range(length)]])
         states = model(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states
         hidden = states[-1][0, -1].float()
