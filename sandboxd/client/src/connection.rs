@@ -76,27 +76,16 @@ impl Client {
         ours.set_read_timeout(Some(Duration::from_micros(run.limits.wall_us).saturating_add(SILENCE)))
             .map_err(ClientError::SocketPair)?;
         let mut command = helper.command();
-        command
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
-            .stderr(Stdio::inherit());
-        let child = command.spawn().map_err(|source| ClientError::Spawn {
-            program: helper.program().to_owned(),
-            source,
-        })?;
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
+        let child =
+            command.spawn().map_err(|source| ClientError::Spawn { program: helper.program().to_owned(), source })?;
         // The command keeps the helper's end of the pair open: it must go, or the helper's death is not seen.
         drop(command);
-        let mut conversation = Conversation {
-            socket: ours,
-            child,
-            over: false,
-        };
+        let mut conversation = Conversation { socket: ours, child, over: false };
         let finished = conversation.hold(&request, u64::from(run.limits.kept_bytes));
         match finished {
             Err(ClientError::Receive(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(ClientError::HelperDied {
-                    status: conversation.end()?,
-                })
+                Err(ClientError::HelperDied { status: conversation.end()? })
             }
             Ok(finished) => conversation.end().map(|_| finished),
             error => error,
@@ -143,12 +132,7 @@ impl Conversation {
                         captured.sha256 = summary.sha256;
                     }
                     let [stdout, stderr, report] = kept;
-                    return Ok(Finished {
-                        receipt,
-                        stdout,
-                        stderr,
-                        report,
-                    });
+                    return Ok(Finished { receipt, stdout, stderr, report });
                 }
             }
         }

@@ -57,18 +57,14 @@ impl Client {
     /// [`NoHelper`](crate::ClientError::NoHelper).
     #[must_use]
     pub fn find(own: Option<Helper>) -> Self {
-        let beside = env::current_exe()
-            .ok()
-            .and_then(|program| Some(program.parent()?.to_owned()));
+        let beside = env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
         let path = env::var_os("PATH").unwrap_or_default();
         let installed = beside
             .into_iter()
             .chain(env::split_paths(&path).filter(|directory| directory.is_absolute()))
             .map(|directory| directory.join(Self::HELPER))
             .find(|program| program.is_file());
-        Self {
-            helper: installed.map(Helper::Installed).or(own),
-        }
+        Self { helper: installed.map(Helper::Installed).or(own) }
     }
 
     /// A client of exactly this helper.

@@ -87,8 +87,7 @@ impl Captured {
     /// How many bytes between head and tail were counted and hashed, but not kept.
     #[must_use]
     pub fn bytes_dropped(&self) -> u64 {
-        self.bytes_total
-            .saturating_sub((self.head.len() + self.tail.len()) as u64)
+        self.bytes_total.saturating_sub((self.head.len() + self.tail.len()) as u64)
     }
 }
 
@@ -147,23 +146,14 @@ pub(crate) fn encode(run: &Run) -> Result<Vec<u8>, RequestError> {
         .mounts
         .iter()
         .map(|mount| {
-            fs::canonicalize(&mount.source).map_err(|source| RequestError::Source {
-                path: mount.source.clone(),
-                source,
-            })
+            fs::canonicalize(&mount.source)
+                .map_err(|source| RequestError::Source { path: mount.source.clone(), source })
         })
         .collect::<Result<Vec<_>, _>>()?;
     let mut mounts = Mounts::new();
     for (mount, source) in run.mounts.iter().zip(&sources) {
-        let (source, target) = (
-            path("a mount's source", source)?,
-            path("a mount's target", &mount.target)?,
-        );
-        mounts.push(protocol::Mount {
-            source,
-            target,
-            access: mount.access,
-        })?;
+        let (source, target) = (path("a mount's source", source)?, path("a mount's target", &mount.target)?);
+        mounts.push(protocol::Mount { source, target, access: mount.access })?;
     }
     let request = protocol::Request::Run(protocol::RunRequest {
         argv: strings(&argv),
@@ -174,9 +164,7 @@ pub(crate) fn encode(run: &Run) -> Result<Vec<u8>, RequestError> {
         report: run.report,
     });
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
-    let frame_bytes = protocol::frame::encode(&request, &mut buffer)
-        .map_err(RequestError::Frame)?
-        .len();
+    let frame_bytes = protocol::frame::encode(&request, &mut buffer).map_err(RequestError::Frame)?.len();
     buffer.truncate(frame_bytes);
     Ok(buffer)
 }
@@ -202,14 +190,7 @@ fn path<'a>(what: &'static str, path: &'a Path) -> Result<&'a [u8], RequestError
 
 fn without_nul<'a>(what: &'static str, string: &'a OsStr) -> Result<&'a [u8], RequestError> {
     let bytes = string.as_bytes();
-    if bytes.contains(&0) {
-        Err(RequestError::Nul {
-            what,
-            string: string.to_owned(),
-        })
-    } else {
-        Ok(bytes)
-    }
+    if bytes.contains(&0) { Err(RequestError::Nul { what, string: string.to_owned() }) } else { Ok(bytes) }
 }
 
 #[cfg(test)]
@@ -218,13 +199,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_asked_for_is_named() {
-        let with = |change: fn(&mut Run)| {
+        type Change = fn(&mut Run);
+        let with = |change: Change| {
             let mut run = Run::new(["true"], "/");
             change(&mut run);
             encode(&run).map(|_| ()).map_err(|error| error.to_string())
         };
         #[rustfmt::skip]
-        let cases: [(fn(&mut Run), &str); 7] = [
+        let cases: [(Change, &str); 7] = [
             (|run| run.argv.clear(),                                        "a run needs a program to run: `argv` is empty"),
             (|run| run.argv.push("a\0b".into()),                            "an argument contains a NUL byte: \"a\\0b\""),
             (|run| run.environment.push(("A=B".into(), "".into())),         "an environment variable cannot be named \"A=B\""),

@@ -1,0 +1,305 @@
+//! One run's groups: made, limited, joined, read, removed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tack_sandbox_protocol::{Figure, Layer, LayerState, Layers, Reason, RunLimits};
+
+use crate::group::hierarchy::{Controller, Hierarchies, Place, Version};
+use crate::sys::process::errno_of;
+
+/// The groups of one run. Dropped, they are removed.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    memory: Membership,
+    pids: Membership,
+    cpu: Membership,
+    /// Everything that was made, to be removed.
+    made: Vec<PathBuf>,
+    swap: LayerState,
+    /// CPU time that the run's groups had counted when the payload was about to be forked, in nanoseconds.
+    cpu_before_ns: u64,
+}
+
+/// One controller's group, or why there is none.
+type Membership = Result<Member, Reason>;
+
+#[derive(Clone, Debug)]
+struct Member {
+    directory: PathBuf,
+    version: Version,
+}
+
+impl Groups {
+    /// No group at all, for this reason.
+    pub(crate) const fn none(reason: Reason) -> Self {
+        Self {
+            memory: Err(reason),
+            pids: Err(reason),
+            cpu: Err(reason),
+            made: Vec::new(),
+            swap: LayerState::Inactive(reason),
+            cpu_before_ns: 0,
+        }
+    }
+
+    /// Makes one leaf in each hierarchy, sets the limits, and moves `pid1` into all of them.
+    pub(crate) fn join(hierarchies: &Hierarchies, limits: &RunLimits, pid1: Pid) -> Self {
+        let mut groups = Self::none(Reason::NoController);
+        let name = leaf_name();
+        for place in &hierarchies.0 {
+            sweep(&place.directory);
+            let joined = groups.join_place(place, &name, limits, pid1);
+            for controller in &place.controllers {
+                let slot = match controller {
+                    Controller::Memory => &mut groups.memory,
+                    Controller::Pids => &mut groups.pids,
+                    Controller::Cpu => &mut groups.cpu,
+                };
+                *slot = match &joined {
+                    Ok(directory) => Ok(Member { directory: directory.clone(), version: place.version }),
+                    Err(error) => Err(Reason::GroupRefused { errno: errno_of(error) as i32 }),
+                };
+            }
+        }
+        groups
+    }
+
+    fn join_place(&mut self, place: &Place, name: &str, limits: &RunLimits, pid1: Pid) -> io::Result<PathBuf> {
+        if place.version == Version::Second {
+            enable_controllers(place)?;
+        }
+        make(&place.directory)?;
+        let leaf = place.directory.join(name);
+        fs::create_dir(&leaf)?;
+        self.made.push(leaf.clone());
+        for controller in &place.controllers {
+            match (controller, place.version) {
+                (Controller::Memory, Version::First) => {
+                    put(&leaf, "memory.limit_in_bytes", limits.memory_bytes)?;
+                    // Memory and swap together get the same limit, so there is no swap. Order matters to the kernel:
+                    // this limit may not be below the other.
+                    self.swap = optional(put(&leaf, "memory.memsw.limit_in_bytes", limits.memory_bytes))?;
+                }
+                (Controller::Memory, Version::Second) => {
+                    put(&leaf, "memory.max", limits.memory_bytes)?;
+                    put(&leaf, "memory.oom.group", 1)?;
+                    self.swap = optional(put(&leaf, "memory.swap.max", 0))?;
+                }
+                // Pid 1 is in the group too.
+                (Controller::Pids, _) => put(&leaf, "pids.max", u64::from(limits.processes) + 1)?,
+                (Controller::Cpu, _) => {}
+            }
+        }
+        put(&leaf, "cgroup.procs", pid1.as_raw().cast_unsigned().into())?;
+        Ok(leaf)
+    }
+
+    /// Says of each limit whether it holds.
+    pub(crate) fn report(&self, layers: &mut Layers) {
+        let state = |membership: &Membership| match membership {
+            Ok(_) => LayerState::Active,
+            Err(reason) => LayerState::Inactive(*reason),
+        };
+        layers.set(Layer::MemoryLimit, state(&self.memory));
+        layers.set(Layer::ProcessLimit, state(&self.pids));
+        layers.set(Layer::CpuLimit, state(&self.cpu));
+        layers.set(Layer::SwapLimit, self.swap);
+    }
+
+    /// What has been used until now is the launch's, not the payload's.
+    pub(crate) fn start_counting(&mut self) {
+        self.cpu_before_ns = self.cpu_ns().unwrap_or(0);
+    }
+
+    /// CPU time of all processes since [`start_counting`](Self::start_counting), in microseconds.
+    pub(crate) fn cpu_us(&self) -> Figure {
+        figure(self.cpu_ns().map(|ns| ns.saturating_sub(self.cpu_before_ns) / 1_000), Figure::Measured)
+    }
+
+    fn cpu_ns(&self) -> Result<u64, Reason> {
+        let member = self.cpu.as_ref().map_err(|reason| *reason)?;
+        match member.version {
+            Version::First => number(member, "cpuacct.usage"),
+            Version::Second => keyed(member, "cpu.stat", "usage_usec").map(|us| us.saturating_mul(1_000)),
+        }
+    }
+
+    /// How many processes the kernel has killed at the memory limit.
+    pub(crate) fn oom_kills(&self) -> Figure {
+        let count = self.memory.as_ref().map_err(|reason| *reason).and_then(|member| match member.version {
+            Version::First => keyed(member, "memory.oom_control", "oom_kill"),
+            Version::Second => keyed(member, "memory.events", "oom_kill"),
+        });
+        figure(count, Figure::Measured)
+    }
+
+    /// Most memory at one time, in bytes. The kernel charges in batches of pages, so it is near, not exact.
+    pub(crate) fn memory_peak_bytes(&self) -> Figure {
+        let peak = self.memory.as_ref().map_err(|reason| *reason).and_then(|member| match member.version {
+            Version::First => number(member, "memory.max_usage_in_bytes"),
+            Version::Second => number(member, "memory.peak"),
+        });
+        figure(peak, Figure::Sampled)
+    }
+
+    /// Most processes at one time, without pid 1.
+    pub(crate) fn processes_peak(&self) -> Figure {
+        let peak = self.pids.as_ref().map_err(|reason| *reason).and_then(|member| number(member, "pids.peak"));
+        figure(peak.map(|count| count.saturating_sub(1)), Figure::Measured)
+    }
+
+    /// How often a process could not be made at the limit.
+    pub(crate) fn forks_refused(&self) -> Figure {
+        let count = self.pids.as_ref().map_err(|reason| *reason);
+        figure(count.and_then(|member| keyed(member, "pids.events", "max")), Figure::Measured)
+    }
+
+    /// The groups, for tests and reports.
+    pub(crate) fn are_empty(&self) -> bool {
+        self.made.iter().all(|leaf| fs::read_to_string(leaf.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty()))
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for leaf in &self.made {
+            remove(leaf);
+        }
+    }
+}
+
+fn figure(count: Result<u64, Reason>, kind: fn(u64) -> Figure) -> Figure {
+    count.map_or_else(Figure::Unavailable, kind)
+}
+
+/// `<boot id>-<process id>-<start time>`: names one process of one boot, and no other.
+fn leaf_name() -> String {
+    let pid = Pid::this().as_raw();
+    format!("{}-{pid}-{}", boot_id(), start_time(pid).unwrap_or_default())
+}
+
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.chars().filter(char::is_ascii_hexdigit).take(8).collect()
+}
+
+/// When a process started, in clock ticks since boot (man 5 proc, `stat`, field 22).
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command in parentheses may hold anything; what follows its last one is plain.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Removes the leaves of helpers that are gone. It is best effort: what cannot be removed is tried again by the next.
+fn sweep(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let boot = boot_id();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some((its_boot, pid, start)) = name.to_str().and_then(parse_name) else { continue };
+        if its_boot != boot || start_time(pid) != Some(start) {
+            // A helper's death kills its processes, so there is none, unless its pid 1 is still dying.
+            let processes = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
+            for process in processes.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1) {
+                let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
+            }
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+fn parse_name(name: &str) -> Option<(&str, i32, u64)> {
+    let mut parts = name.split('-');
+    let (boot, pid, start) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() { None } else { Some((boot, pid.parse().ok()?, start.parse().ok()?)) }
+}
+
+/// In the unified hierarchy a group has the controllers that its parent passes on.
+fn enable_controllers(place: &Place) -> io::Result<()> {
+    let mut line = String::new();
+    for controller in &place.controllers {
+        match controller {
+            Controller::Memory => line += "+memory ",
+            Controller::Pids => line += "+pids ",
+            // Every group counts CPU time, whether or not it has the controller.
+            Controller::Cpu => {}
+        }
+    }
+    make(&place.directory)?;
+    let parent = place.directory.parent().ok_or(io::ErrorKind::NotFound)?;
+    for directory in [parent, &place.directory] {
+        fs::write(directory.join("cgroup.subtree_control"), &line)?;
+    }
+    Ok(())
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+fn put(leaf: &Path, file: &str, value: u64) -> io::Result<()> {
+    fs::write(leaf.join(file), value.to_string())
+}
+
+/// A kernel without swap accounting has no such file.
+fn optional(put: io::Result<()>) -> io::Result<LayerState> {
+    match put {
+        Ok(()) => Ok(LayerState::Active),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LayerState::Inactive(Reason::NoController)),
+        Err(error) => Err(error),
+    }
+}
+
+fn read(member: &Member, file: &str) -> Result<String, Reason> {
+    fs::read_to_string(member.directory.join(file))
+        .map_err(|error| Reason::Unreadable { errno: errno_of(&error) as i32 })
+}
+
+fn number(member: &Member, file: &str) -> Result<u64, Reason> {
+    read(member, file)?.trim().parse().map_err(|_| Reason::Unreadable { errno: Errno::EINVAL as i32 })
+}
+
+/// The number behind a key in a file of lines `key number`.
+fn keyed(member: &Member, file: &str, key: &str) -> Result<u64, Reason> {
+    let text = read(member, file)?;
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
+    value.ok_or(Reason::Unreadable { errno: Errno::ENODATA as i32 })
+}
+
+/// Removes one leaf. The first version may call a group busy for a moment after its last process was reaped.
+fn remove(leaf: &Path) {
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        match fs::remove_dir(leaf) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(Duration::from_micros(100)),
+            // Removed, or for the next helper's sweep.
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leaf_names_its_helper() {
+        let name = leaf_name();
+        let (boot, pid, start) = parse_name(&name).unwrap();
+        assert_eq!(boot, boot_id());
+        assert_eq!(pid, Pid::this().as_raw());
+        assert_eq!(Some(start), start_time(pid));
+        for other in ["", "a", "a-1", "a-1-2-3", "a-x-2", "process_api", "a--1-2"] {
+            assert_eq!(parse_name(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Whom the files of a mount belong to inside: id-mapped mounts, and the user namespaces that describe them.
+//!
+//! A mount's owner outside, often root, becomes the payload inside: it may read, write and create there as the owner
+//! could, and what it creates belongs to the owner outside. Everyone else's files belong to ids that no process has.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::Mode;
+use nix::unistd::{ForkResult, Pid, read, write};
+use tack_sandbox_protocol::{SetUpFailure, Stage};
+
+use crate::launch::progress::{At, failure, pipe};
+use crate::policy::root::PAYLOAD_ID;
+use crate::sys::process::{errno_of, exit_now, fork, wait4};
+
+/// Who owns the root of a mount, on its file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// Where the ids below 65,536 that are not the owner's go: a range that no process and no payload has.
+const OTHERS_HOST_ID: u32 = 0x7100_0000;
+const OTHERS: u32 = 1 << 16;
+
+/// The user namespaces of the mounts' owners, one an owner.
+#[derive(Debug)]
+pub(crate) struct IdMaps {
+    host_id: u32,
+    made: Vec<(Owner, OwnedFd)>,
+}
+
+impl IdMaps {
+    pub(crate) const fn new(host_id: u32) -> Self {
+        Self { host_id, made: Vec::new() }
+    }
+
+    /// The namespace in which `owner` is the payload.
+    pub(crate) fn of(&mut self, owner: Owner) -> Result<&OwnedFd, SetUpFailure> {
+        let index = match self.made.iter().position(|(made, _)| *made == owner) {
+            Some(index) => index,
+            None => {
+                let namespace = user_namespace(&map(owner.uid, self.host_id), &map(owner.gid, self.host_id))?;
+                self.made.push((owner, namespace));
+                self.made.len() - 1
+            }
+        };
+        Ok(&self.made[index].1)
+    }
+}
+
+/// Lines for `uid_map`: first id on the file system, first id on the host, count.
+fn map(owner: u32, host_id: u32) -> String {
+    let mut lines = format!("{owner} {host_id} 1\n");
+    let mut others = |first: u32, end: u32| {
+        if first < end {
+            lines += &format!("{first} {} {}\n", OTHERS_HOST_ID + first, end - first);
+        }
+    };
+    others(0, owner.min(OTHERS));
+    others(owner.saturating_add(1), OTHERS);
+    lines
+}
+
+/// Gives the payload's user namespace, that of `process`, its only user and its only group.
+pub(crate) fn map_payload(process: Pid, host_id: u32) -> Result<(), SetUpFailure> {
+    let line = format!("{PAYLOAD_ID} {host_id} 1\n");
+    write_maps(process, &line, &line).at(Stage::UserNamespace)
+}
+
+fn write_maps(process: Pid, uids: &str, gids: &str) -> nix::Result<()> {
+    let put =
+        |name: &str, lines: &str| fs::write(format!("/proc/{process}/{name}"), lines).map_err(|error| errno_of(&error));
+    put("uid_map", uids)?;
+    put("gid_map", gids)
+}
+
+/// A user namespace with these maps, held by its descriptor. A namespace needs a process to begin with: a child that
+/// makes it, waits until it is described, and ends.
+fn user_namespace(uids: &str, gids: &str) -> Result<OwnedFd, SetUpFailure> {
+    let (made_read, made_write) = pipe().at(Stage::IdMap)?;
+    let (done_read, done_write) = pipe().at(Stage::IdMap)?;
+    match fork().at(Stage::IdMap)? {
+        ForkResult::Child => {
+            drop(done_write);
+            let answer = match unshare(CloneFlags::CLONE_NEWUSER) {
+                Ok(()) => 0,
+                Err(errno) => errno as i32,
+            };
+            let told = write(&made_write, &answer.to_le_bytes());
+            // Until the parent has described the namespace, or is gone.
+            let waited = read(&done_read, &mut [0]);
+            exit_now(i32::from(told.is_err() || waited.is_err()));
+        }
+        ForkResult::Parent { child } => {
+            drop((made_write, done_read));
+            let mut answer = [0; 4];
+            let namespace = match read(&made_read, &mut answer) {
+                Ok(4) => match i32::from_le_bytes(answer) {
+                    0 => write_maps(child, uids, gids).and_then(|()| {
+                        open(
+                            format!("/proc/{child}/ns/user").as_str(),
+                            OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+                            Mode::empty(),
+                        )
+                    }),
+                    errno => Err(Errno::from_raw(errno)),
+                },
+                _ => Err(Errno::EPIPE),
+            };
+            drop(done_write);
+            wait4(Some(child)).at(Stage::IdMap)?;
+            namespace.map_err(|errno| failure(Stage::IdMap, errno))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_becomes_the_payload_and_everyone_else_nobody() {
+        let cases = [
+            (0, "0 7 1\n1 1895825409 65535\n"),
+            (1_000, "1000 7 1\n0 1895825408 1000\n1001 1895826409 64535\n"),
+            (65_535, "65535 7 1\n0 1895825408 65535\n"),
+            (4_000_000, "4000000 7 1\n0 1895825408 65536\n"),
+            (u32::MAX - 1, "4294967294 7 1\n0 1895825408 65536\n"),
+        ];
+        for (owner, lines) in cases {
+            assert_eq!(map(owner, 7), lines, "{owner}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The launch: from a request to a confined payload, one state a step, so that a wrong order cannot compile.
+//!
+//! ```text
+//! helper                        pid 1 of the sandbox                          payload
+//! ------                        --------------------                          -------
+//! Plan: check, open, map ids
+//! fork into a new pid namespace
+//!   |---------------------------> Started
+//! make and join control groups    Isolated      mount, net, ipc, uts; loopback up
+//!   |                             Rooted        new root, /proc, /dev, mounts; pivot
+//!   |                             Limited       resource limits
+//!   |<-- awaiting maps ---------- user and cgroup namespaces
+//! map ids, snapshot usage
+//!   |--- go --------------------> Unprivileged  ids, capabilities, no_new_privs
+//!   |                             fork ----------------------------------------> session, streams, directory
+//!   |                             reaper                                         Confined  Landlock
+//!   |<-- end of file on `set_up`: executed ------------------------------------- Sealed    seccomp; execve
+//!   |<-- ended(status) ---------- reaps until the payload ends, then exits: the kernel kills what is left
+//! wait for pid 1: the tree is gone
+//! ```
+//!
+//! Why mounts come first and the user namespace last: everything of the root is made by root in the initial user
+//! namespace, so nothing in it belongs to the namespace that the payload lives in, and host uid 0 is never mapped.
+//!
+//! The processes are forks of a helper with one thread, so they are whole copies and may allocate; none of them
+//! executes anything but the payload.
+
+pub(crate) mod id_map;
+pub(crate) mod landlock;
+pub(crate) mod namespaces;
+pub(crate) mod pid1;
+pub(crate) mod plan;
+pub(crate) mod privileges;
+pub(crate) mod process;
+pub(crate) mod progress;
+pub(crate) mod root;
+pub(crate) mod seccomp;
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{ForkResult, Pid, read};
+use tack_sandbox_protocol::{SetUpFailure, Stage, Stream};
+
+use crate::launch::plan::Plan;
+use crate::launch::progress::{At, Progress, Record, failure, pipe};
+use crate::sys::process::{Waited, exit_now, fork, own_usage, pidfd_kill, pidfd_open, wait4};
+
+/// A sandbox whose processes are on their way, as the helper holds it. Dropped, it is killed and waited for.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    /// Process id of pid 1, as the helper sees it.
+    pub(crate) pid1: Pid,
+    /// Ready to read when pid 1 has ended.
+    pub(crate) pidfd: OwnedFd,
+    /// Carries [`Record`]s of the launch; ends when the program is executed.
+    pub(crate) set_up: OwnedFd,
+    /// Takes one byte: the groups are joined, the ids are mapped.
+    pub(crate) go: OwnedFd,
+    /// Carries [`Record::Ended`].
+    pub(crate) end: OwnedFd,
+    /// What the payload writes, by [`Stream`]'s order; no report where none was asked for.
+    pub(crate) streams: [Option<OwnedFd>; Stream::COUNT],
+    reaped: bool,
+}
+
+/// The ends of the pipes that the sandbox's processes hold.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub(crate) go: OwnedFd,
+    pub(crate) end: OwnedFd,
+    pub(crate) streams: [Option<OwnedFd>; Stream::COUNT],
+}
+
+impl Sandbox {
+    /// Forks pid 1 of a new pid namespace, which launches `plan`.
+    ///
+    /// # Errors
+    /// A failure of [`Stage::Prepare`] or [`Stage::Fork`]; later steps report on `set_up`.
+    pub(crate) fn start(plan: Plan) -> Result<Self, SetUpFailure> {
+        let (set_up_read, set_up_write) = pipe().at(Stage::Prepare)?;
+        let (go_read, go_write) = pipe().at(Stage::Prepare)?;
+        let (end_read, end_write) = pipe().at(Stage::Prepare)?;
+        let mut ours = [const { None }; Stream::COUNT];
+        let mut theirs = [const { None }; Stream::COUNT];
+        for stream in Stream::ALL.iter().filter(|stream| plan.report || **stream != Stream::Report) {
+            let (read, write) = pipe().at(Stage::Prepare)?;
+            ours[*stream as usize] = Some(read);
+            theirs[*stream as usize] = Some(write);
+        }
+        // The helper stays outside; its next child is pid 1 inside.
+        unshare(CloneFlags::CLONE_NEWPID).at(Stage::Fork)?;
+        match fork().at(Stage::Fork)? {
+            ForkResult::Child => {
+                // The helper's ends must close here, or the helper's death would go unseen.
+                drop((set_up_read, go_write, end_read, ours));
+                let ends = Ends { go: go_read, end: end_write, streams: theirs };
+                exit_now(sandbox(plan, Progress::new(set_up_write), ends))
+            }
+            ForkResult::Parent { child } => {
+                drop((set_up_write, go_read, end_write, theirs));
+                match pidfd_open(child) {
+                    Ok(pidfd) => Ok(Self {
+                        pid1: child,
+                        pidfd,
+                        set_up: set_up_read,
+                        go: go_write,
+                        end: end_read,
+                        streams: ours,
+                        reaped: false,
+                    }),
+                    // Without `go` the child ends by itself.
+                    Err(errno) => {
+                        drop(go_write);
+                        wait4(Some(child)).at(Stage::Fork)?;
+                        Err(failure(Stage::Fork, errno))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Kills pid 1, and with it every process of the sandbox.
+    pub(crate) fn kill(&self) {
+        // It fails only where pid 1 has ended already.
+        let _ = pidfd_kill(&self.pidfd);
+    }
+
+    /// Waits for pid 1 to end. When it has, no process of the sandbox is left: the kernel kills and reaps the whole
+    /// pid namespace before pid 1 can be waited for.
+    pub(crate) fn wait(&mut self) -> nix::Result<Waited> {
+        let waited = wait4(Some(self.pid1))?;
+        self.reaped = true;
+        Ok(waited)
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.kill();
+            let _ = self.wait();
+        }
+    }
+}
+
+/// Pid 1's life, and the payload's until it is executed. Returns an exit status that nobody reads: what matters went
+/// up the pipes.
+fn sandbox(plan: Plan, progress: Progress, ends: Ends) -> i32 {
+    let mut launch = Launch { plan, progress, ends };
+    match launch.steps() {
+        Ok(Forked::Pid1 { payload }) => {
+            // The payload alone holds `set_up` and the streams from here on.
+            drop((launch.plan, launch.progress, launch.ends.streams));
+            pid1::reap(payload, &launch.ends.end)
+        }
+        // A payload that got here was not executed.
+        Err(failure) => {
+            let told = launch.progress.send(Record::Failed(failure));
+            i32::from(told.is_err())
+        }
+    }
+}
+
+/// What every step works on: the plan, the pipes, and the clock.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) plan: Plan,
+    pub(crate) progress: Progress,
+    pub(crate) ends: Ends,
+}
+
+/// Who returns from the steps: pid 1 alone, since the payload is executed or has failed.
+enum Forked {
+    Pid1 { payload: Pid },
+}
+
+/// The first state: a fork of the helper, root of the host, in a pid namespace of its own, with nothing taken away.
+pub(crate) struct Started;
+
+impl Launch {
+    /// The whole sequence, on one page. Each step says in its own file what holds before and after.
+    fn steps(&mut self) -> Result<Forked, SetUpFailure> {
+        let started = Started::begin()?;
+        let isolated = started.isolate(&mut self.progress)?;
+        let rooted = isolated.root(&self.plan, &mut self.progress)?;
+        let limited = rooted.limit(&self.plan, &mut self.progress)?;
+        let nobody = limited.leave_user_namespace(&mut self.progress, &self.ends.go)?;
+        let unprivileged = nobody.drop_privileges(&mut self.progress, &self.ends.go)?;
+
+        let used = own_usage().at(Stage::Payload)?;
+        let forking = Record::Forking { user_us: used.user_us, system_us: used.system_us };
+        self.progress.send(forking).at(Stage::Payload)?;
+        if let ForkResult::Parent { child } = fork().at(Stage::Payload)? {
+            return Ok(Forked::Pid1 { payload: child });
+        }
+        self.progress.took(Stage::Payload);
+
+        let settled = unprivileged.settle(&self.plan, &self.ends.streams, &mut self.progress)?;
+        let confined = settled.confine(&self.plan, &mut self.progress)?;
+        let sealed = confined.seal(&self.plan, &mut self.progress)?;
+        Err(sealed.execute(&self.plan, &mut self.progress))
+    }
+}
+
+/// Blocks until the helper says go.
+///
+/// # Errors
+/// `EPIPE` if the helper is gone: nothing may run then.
+pub(crate) fn await_go(go: &OwnedFd) -> nix::Result<()> {
+    loop {
+        match read(go, &mut [0]) {
+            Err(Errno::EINTR) => {}
+            Ok(1) => return Ok(()),
+            Ok(_) => return Err(Errno::EPIPE),
+            Err(errno) => return Err(errno),
+        }
+    }
+}

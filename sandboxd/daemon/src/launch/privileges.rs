@@ -1,0 +1,126 @@
+//! Steps 4 to 6, `Rooted -> Limited -> Nobody -> Unprivileged`: limits, a user who owns nothing, no capability.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use caps::CapSet;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::{set_dumpable, set_no_new_privs, set_pdeathsig};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use tack_sandbox_protocol::{SetUpFailure, Stage};
+
+use crate::launch::await_go;
+use crate::launch::plan::Plan;
+use crate::launch::progress::{At, Progress, Record, failure};
+use crate::launch::root::Rooted;
+use crate::policy::root::PAYLOAD_ID;
+use crate::sys::process::lock_securebits;
+
+/// The resource limits hold, for this process and all its children.
+pub(crate) struct Limited {
+    _private: (),
+}
+
+/// A user namespace in which one id is mapped, and it is not the host's root.
+pub(crate) struct Nobody {
+    _private: (),
+}
+
+/// No capability in any set, no way to one, and no privileges by execution.
+pub(crate) struct Unprivileged {
+    _private: (),
+}
+
+/// The kernel's default of a soft limit for the stack; programs may raise theirs to the hard one.
+const STACK_BYTES: u64 = 8 << 20;
+const STACK_MAX_BYTES: u64 = 64 << 20;
+/// Kernel defaults: what may be locked into memory, what may lie in message queues, how many signals may wait.
+const LOCKED_BYTES: u64 = 8 << 20;
+const QUEUE_BYTES: u64 = 819_200;
+const PENDING_SIGNALS: u64 = 4_096;
+
+impl Rooted {
+    /// Before: root of the host, so that limits can also rise above the helper's own.
+    /// After: soft and hard limits are the request's.
+    /// Why here: after it, they can only sink.
+    pub(crate) fn limit(self, plan: &Plan, progress: &mut Progress) -> Result<Limited, SetUpFailure> {
+        let limits = &plan.limits;
+        // Pid 1 is a process of the same user.
+        let processes = u64::from(limits.processes) + 1;
+        // A backstop for each process alone, behind the limit of all together: whole seconds, rounded up, and one more.
+        let cpu_s = limits.cpu_us.div_ceil(1_000_000) + 1;
+        #[rustfmt::skip]
+        let table = [
+            (Resource::RLIMIT_CORE,       0,                           0),
+            (Resource::RLIMIT_CPU,        cpu_s,                       cpu_s),
+            (Resource::RLIMIT_FSIZE,      limits.file_bytes,           limits.file_bytes),
+            (Resource::RLIMIT_MEMLOCK,    LOCKED_BYTES,                LOCKED_BYTES),
+            (Resource::RLIMIT_MSGQUEUE,   QUEUE_BYTES,                 QUEUE_BYTES),
+            (Resource::RLIMIT_NICE,       0,                           0),
+            (Resource::RLIMIT_NOFILE,     limits.open_files.into(),    limits.open_files.into()),
+            (Resource::RLIMIT_NPROC,      processes,                   processes),
+            (Resource::RLIMIT_RTPRIO,     0,                           0),
+            (Resource::RLIMIT_SIGPENDING, PENDING_SIGNALS,             PENDING_SIGNALS),
+            (Resource::RLIMIT_STACK,      STACK_BYTES,                 STACK_MAX_BYTES),
+        ];
+        for (resource, soft, hard) in table {
+            setrlimit(resource, soft, hard).at(Stage::ResourceLimits)?;
+        }
+        progress.took(Stage::ResourceLimits);
+        Ok(Limited { _private: () })
+    }
+}
+
+impl Limited {
+    /// Before: root of the host, in the initial user namespace; all mounts made.
+    /// After: own user namespace, in which the helper has mapped the payload's id and no other; own cgroup namespace,
+    /// whose root are the groups that the helper has moved us into.
+    /// Why last of the namespaces: mounts made before belong to the initial user namespace and cannot be undone from
+    /// this one; and the groups, which are slow to join, get joined while the mounts are made.
+    pub(crate) fn leave_user_namespace(self, progress: &mut Progress, go: &OwnedFd) -> Result<Nobody, SetUpFailure> {
+        unshare(CloneFlags::CLONE_NEWUSER).at(Stage::UserNamespace)?;
+        progress.send(Record::AwaitingMaps).at(Stage::UserNamespace)?;
+        await_go(go).at(Stage::UserNamespace)?;
+        unshare(CloneFlags::CLONE_NEWCGROUP).at(Stage::UserNamespace)?;
+        progress.took(Stage::UserNamespace);
+        Ok(Nobody { _private: () })
+    }
+}
+
+impl Nobody {
+    /// Before: all capabilities, but over the new user namespace alone.
+    /// After: the payload's uid and gid, no other group; no capability in the bounding, ambient, inheritable,
+    /// permitted or effective set; security bits locked; `no_new_privs`; death with the helper.
+    /// Why here: changing ids takes capabilities of the new namespace, and they are wanted for nothing else.
+    pub(crate) fn drop_privileges(self, progress: &mut Progress, go: &OwnedFd) -> Result<Unprivileged, SetUpFailure> {
+        let (uid, gid) = (Uid::from_raw(PAYLOAD_ID), Gid::from_raw(PAYLOAD_ID));
+        setgroups(&[]).at(Stage::Credentials)?;
+        setresgid(gid, gid, gid).at(Stage::Credentials)?;
+        setresuid(uid, uid, uid).at(Stage::Credentials)?;
+        progress.took(Stage::Credentials);
+
+        for set in [CapSet::Bounding, CapSet::Ambient] {
+            caps::clear(None, set).map_err(|_| Errno::last()).at(Stage::Capabilities)?;
+        }
+        lock_securebits().at(Stage::Capabilities)?;
+        // The inheritable set first: emptying the others gives up the right to change it.
+        for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+            caps::clear(None, set).map_err(|_| Errno::last()).at(Stage::Capabilities)?;
+        }
+        set_no_new_privs().at(Stage::Capabilities)?;
+
+        // A change of ids resets both.
+        set_dumpable(false).at(Stage::Capabilities)?;
+        set_pdeathsig(Signal::SIGKILL).at(Stage::Capabilities)?;
+        // Had the helper died before that, no signal would come. Its end of `go` is open as long as it lives.
+        let mut helper = [PollFd::new(go.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut helper, PollTimeout::ZERO).at(Stage::Capabilities)? != 0 {
+            return Err(failure(Stage::Capabilities, Errno::EPIPE));
+        }
+        progress.took(Stage::Capabilities);
+        Ok(Unprivileged { _private: () })
+    }
+}

@@ -1,0 +1,5 @@
+//! The sandbox policy: what is allowed, as data. Every entry carries its reason.
+
+pub(crate) mod landlock;
+pub(crate) mod root;
+pub(crate) mod seccomp;
