@@ -31,7 +31,7 @@ pub fn table(rows: &[Row]) -> String {
     table
 }
 
-/// Command, commit and machine: what a number is worth nothing without.
+/// Command, commit, machine and its load: what a number is worth nothing without.
 #[must_use]
 pub fn provenance(command: &str) -> String {
     let commit = answer("git", &["rev-parse", "--short=12", "HEAD"]);
@@ -41,8 +41,12 @@ pub fn provenance(command: &str) -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
     let cpu = model.trim_start_matches(['\t', ' ', ':']);
+    let loadavg = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = loadavg.split(' ').next().unwrap_or_default();
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
-    format!("command: {command}\ncommit: {commit}{dirty}\nmachine: {cpu}, {processors} processors\ncompiler: {rustc}\n")
+    format!(
+        "command: {command}\ncommit: {commit}{dirty}\nmachine: {cpu}, {processors} processors, load {load}\ncompiler: {rustc}\n"
+    )
 }
 
 /// What a program prints; nothing where it cannot be run.

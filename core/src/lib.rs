@@ -13,7 +13,12 @@
 //!   reference patch or an official outcome;
 //! - actions have one order everywhere ([`Action::ALL`]): head rows, bits, tables;
 //! - no NaN passes the border: [`Estimates::from_heads`] refuses it and names the action;
-//! - an unknown patch is not an empty one ([`Patch`]), an unknown menu not an empty one ([`Menu`]).
+//! - an unknown patch is not an empty one ([`Patch`]), an unknown menu not an empty one ([`Menu`]), an unknown figure
+//!   not a zero ([`Figure`]), an unavailable outcome not a failure ([`Outcome`]);
+//! - costs are compared exactly: [`CostTicks`] is an integer, and a cost with an unavailable term does not exist;
+//! - a record that follows from what it holds is recomputed when it is read: a ruling, a lambda gate, a readiness
+//!   record that were changed are refused; and one record has one byte string ([`wire`]);
+//! - evidence holds for five digests together or not at all ([`Binding`]).
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -22,32 +27,43 @@ extern crate std;
 
 mod closed_enum;
 
-pub mod acceptance;
+// What a decision sees, and what may be done.
 pub mod action;
-pub mod admission;
-pub mod boundary;
-pub mod cost;
-pub mod decide;
 pub mod digest;
-pub mod effect;
-pub mod estimate;
-pub mod evidence;
-pub mod expiry;
-pub mod lambda_gate;
 pub mod limits;
-pub mod list;
-pub mod measurement;
-pub mod outcome;
-pub mod readiness;
-pub mod receipt;
+pub mod state;
+pub mod text;
+pub mod units;
+
+// What it is worth, and which action wins.
+pub mod decide;
+pub mod estimate;
 pub mod regime;
 pub mod rule;
 pub mod shares;
-pub mod state;
+
+// What it took, how it ended, and what is learned from that.
+pub mod cost;
+pub mod lambda_gate;
+pub mod measurement;
+pub mod outcome;
 pub mod status;
-pub mod text;
 pub mod transition;
-pub mod units;
+
+// What is kept of it, and how long that holds.
+pub mod acceptance;
+pub mod admission;
+pub mod effect;
+pub mod evidence;
+pub mod expiry;
+pub mod receipt;
+
+// What may be left to a machine at all.
+pub mod boundary;
+pub mod readiness;
+
+// How it travels.
+pub mod list;
 pub mod wire;
 
 pub use acceptance::{Acceptance, AcceptanceLayer, LayerResult};
