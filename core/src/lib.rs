@@ -4,6 +4,21 @@
 //! ([`Action`]), what a decision is worth ([`Estimates`]), which action wins ([`select`]), what it cost, and the
 //! records that bind evidence to what it was gathered on.
 //!
+//! ```
+//! use tack_core::{Action, ActionSet, Estimates, HeadOutputs, Lambda, PerAction, select};
+//!
+//! let outputs = HeadOutputs {
+//!     success_logits: PerAction([-1.0, 0.5, 0.25, 0.75, 0.0]),     // submit, continue, retry, the two tests
+//!     cost_preactivations: PerAction([-9.0, -1.0, -0.5, 0.5, 1.0]),
+//! };
+//! let estimates = Estimates::from_heads(&outputs)?;
+//! let free = select(&estimates, ActionSet::ALL, Lambda::ZERO);
+//! let priced = select(&estimates, ActionSet::ALL, Lambda::new(0.2)?);
+//! assert_eq!(free.map(|choice| choice.action), Some(Action::TestTargeted));
+//! assert_eq!(priced.map(|choice| choice.action), Some(Action::Continue));
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
 //! What this crate does not do: no I/O, no clock, no heap, no hashing, no floating-point tuning. It is `no_std`
 //! without `alloc`, so it links into a kernel module, a microcontroller or a browser alike; the world arrives as
 //! arguments.

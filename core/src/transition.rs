@@ -5,6 +5,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Action, PerAction};
+use crate::estimate::{Estimate, Estimates, HeadOutputError, HeadOutputs};
 use crate::outcome::{HalfOutcomes, StateOutcomes, Verdict};
 use crate::units::Probability;
 
@@ -129,6 +130,20 @@ impl TransitionKernel {
         nearest(self.entry(action, submitted))
     }
 
+    /// The ten estimates of the comparator, by the same activations as the action-outcome model's.
+    ///
+    /// # Errors
+    /// [`HeadOutputError`] for a NaN or infinite output. The one logit is named as that of `submit`, whose success is
+    /// what it estimates.
+    pub fn estimates(&self, outputs: &ComparatorOutputs) -> Result<Estimates, HeadOutputError> {
+        let ComparatorOutputs { success_logit, cost_preactivations } = *outputs;
+        let mut success_logits = PerAction([0.0; Action::COUNT]);
+        success_logits[Action::Submit] = success_logit;
+        let direct = Estimates::from_heads(&HeadOutputs { success_logits, cost_preactivations })?;
+        let success = self.success(direct[Action::Submit].success);
+        Ok(PerAction::from_fn(|action| Estimate { success: success[action], cost: direct[action].cost }))
+    }
+
     /// The comparator's `q_a = (1 - p) K_a(0) + p K_a(1)`, where `passes` is its `p` = P(current patch passes).
     #[must_use]
     pub fn success(&self, passes: Probability) -> PerAction<Probability> {
@@ -137,6 +152,15 @@ impl TransitionKernel {
             nearest((1.0 - p) * self.entry(action, Verdict::NotSolved) + p * self.entry(action, Verdict::Solved))
         })
     }
+}
+
+/// What the comparator's heads return: one success row, its own five cost rows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ComparatorOutputs {
+    /// The logit of `p`, that the patch as it stands passes.
+    pub success_logit: f32,
+    /// `v . h + b`, one an action.
+    pub cost_preactivations: PerAction<f32>,
 }
 
 fn nearest(probability: f64) -> Probability {
@@ -180,6 +204,23 @@ mod tests {
         let half = kernel.success(Probability::new(0.5).unwrap());
         let even = Probability::new(0.5).unwrap();
         assert_eq!((half[Action::Submit], half[Action::TestTargeted]), (even, even));
+    }
+
+    #[test]
+    fn the_comparator_has_its_own_costs_and_the_kernels_success() {
+        let kernel = TransitionKernel::from_training_states(&[state([Some(0), Some(2), Some(0), Some(2), None])]);
+        let outputs =
+            ComparatorOutputs { success_logit: -1e4, cost_preactivations: PerAction([0.0, 1.0, 2.0, 3.0, 4.0]) };
+        let found = kernel.estimates(&outputs).unwrap();
+        let heads =
+            HeadOutputs { success_logits: PerAction([0.0; 5]), cost_preactivations: outputs.cost_preactivations };
+        let costs = Estimates::from_heads(&heads).unwrap();
+        for action in Action::ALL {
+            assert_eq!(found[action].cost, costs[action].cost, "{action}");
+            assert_eq!(found[action].success, kernel.probability(action, Verdict::NotSolved), "{action}: p is 0");
+        }
+        let broken = ComparatorOutputs { success_logit: f32::NAN, ..outputs };
+        assert_eq!(kernel.estimates(&broken).unwrap_err().action, Action::Submit);
     }
 
     #[test]
