@@ -16,6 +16,7 @@ use crate::estimate::Estimates;
 use crate::outcome::{HalfOutcomes, StateOutcomes};
 use crate::receipt::{Backend, Precision};
 use crate::rule::select;
+use crate::success_rate::SuccessRate;
 use crate::units::Lambda;
 use crate::wire::Version;
 
@@ -86,84 +87,6 @@ impl Tally {
     #[must_use]
     pub const fn is_costed(&self) -> bool {
         self.uncosted == 0
-    }
-}
-
-/// A success rate as it was counted: half outcomes over twice the states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "RawRate", into = "RawRate")]
-pub struct SuccessRate(RawRate);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct RawRate {
-    half_outcomes: u64,
-    states: u32,
-}
-
-/// A success rate came without states, or with more successes than they allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotASuccessRate {
-    /// Half outcomes that ended solved.
-    pub half_outcomes: u64,
-    /// States.
-    pub states: u32,
-}
-
-impl fmt::Display for NotASuccessRate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "0 to 2 half outcomes a state were expected; found {} on {}", self.half_outcomes, self.states)
-    }
-}
-
-impl core::error::Error for NotASuccessRate {}
-
-impl SuccessRate {
-    /// # Errors
-    /// [`NotASuccessRate`] if there is no state, or there are more than two half outcomes a state.
-    pub const fn new(half_outcomes: u64, states: u32) -> Result<Self, NotASuccessRate> {
-        if states > 0 && half_outcomes <= HalfOutcomes::PER_STATE as u64 * states as u64 {
-            Ok(Self(RawRate { half_outcomes, states }))
-        } else {
-            Err(NotASuccessRate { half_outcomes, states })
-        }
-    }
-
-    /// Half outcomes that ended solved.
-    #[must_use]
-    pub const fn half_outcomes(self) -> u64 {
-        self.0.half_outcomes
-    }
-
-    /// States that were counted.
-    #[must_use]
-    pub const fn states(self) -> u32 {
-        self.0.states
-    }
-
-    /// Whether this rate is higher than `other`. Each product is below 2^33 * 2^32.
-    const fn exceeds(self, other: Self) -> bool {
-        self.half_outcomes() as u128 * other.states() as u128 > other.half_outcomes() as u128 * self.states() as u128
-    }
-
-    /// Whether this rate is at least `bar` minus [`TOLERANCE_POINTS`]:
-    /// `s / 2n >= b / 2m - t / 100`, which times `200 n m` is `100 s m + 2 t n m >= 100 b n`.
-    const fn is_within_tolerance_of(self, bar: Self) -> bool {
-        let (s, n) = (self.half_outcomes() as u128, self.states() as u128);
-        let (b, m) = (bar.half_outcomes() as u128, bar.states() as u128);
-        100 * s * m + 2 * TOLERANCE_POINTS as u128 * n * m >= 100 * b * n
-    }
-}
-
-impl TryFrom<RawRate> for SuccessRate {
-    type Error = NotASuccessRate;
-    fn try_from(raw: RawRate) -> Result<Self, NotASuccessRate> {
-        Self::new(raw.half_outcomes, raw.states)
-    }
-}
-
-impl From<SuccessRate> for RawRate {
-    fn from(rate: SuccessRate) -> Self {
-        rate.0
     }
 }
 
@@ -391,7 +314,7 @@ impl GateTallies {
         let mut best: Option<(u8, &Tally)> = None;
         for (row, tally) in (0..).zip(&self.rows) {
             let Some(success) = self.success(tally) else { continue };
-            if !success.is_within_tolerance_of(bar.success) {
+            if !success.is_within(TOLERANCE_POINTS, bar.success) {
                 shortfall = shortfall.max(GateShortfall::BelowBar);
             } else if !tally.is_costed() {
                 shortfall = shortfall.max(GateShortfall::NoCostedRow);

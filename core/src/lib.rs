@@ -63,6 +63,7 @@ pub mod lambda_gate;
 pub mod measurement;
 pub mod outcome;
 pub mod status;
+pub mod success_rate;
 pub mod transition;
 
 // What is kept of it, and how long that holds.
@@ -104,6 +105,7 @@ pub use rule::{Choice, Utility, lead, select, utilities};
 pub use shares::{Field, FieldShares};
 pub use state::{Candidate, ContextReason, DecisionState, Menu, MenuError, Observation, Patch};
 pub use status::{Ending, ObservationStatus};
+pub use success_rate::SuccessRate;
 pub use text::{Name, Text, TextError};
 pub use transition::TransitionKernel;
 pub use units::{Bytes, Lambda, Micros, NormalizedCost, Probability, Tokens, UnixSeconds};

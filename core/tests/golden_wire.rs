@@ -17,7 +17,7 @@ use tack_core::effect::{EffectReceipt, Observed, Output, ProcessEnd, ResourceLim
 use tack_core::estimate::Head;
 use tack_core::evidence::{ContextEntry, EvidencePackage, Gap, Identity, Review, RunField, WorldPart};
 use tack_core::expiry::{Binding, BindingPart, BindingParts, Standing};
-use tack_core::lambda_gate::{DevelopmentState, GateAnswer, GateContext, GateShortfall, LambdaGate, SuccessRate};
+use tack_core::lambda_gate::{DevelopmentState, GateAnswer, GateContext, GateShortfall, LambdaGate};
 use tack_core::list::List;
 use tack_core::readiness::{Finding, Findings, GrantedAuthority, Mechanism, ReadinessGate, ReadinessRecord, TaskShape};
 use tack_core::receipt::{
@@ -29,7 +29,8 @@ use tack_core::wire::{MAX_RECORD_BYTES, Version, WireError, decode, decode_owned
 use tack_core::{
     Action, ActionSet, Bytes, ContextReason, Digest, Ending, EstimateMethod, Estimates, FallbackReason, Field, Figure,
     FigureUnavailable, HalfOutcomes, HeadOutputs, Lambda, Limits, Measurement, Micros, Name, ObservationStatus,
-    Outcome, OutcomeUnavailable, PairCost, PerAction, Stage, StateOutcomes, Text, Tokens, UnixSeconds, Verdict,
+    Outcome, OutcomeUnavailable, PairCost, PerAction, Stage, StateOutcomes, SuccessRate, Text, Tokens, UnixSeconds,
+    Verdict,
 };
 
 fn bytes_of(value: &impl Serialize) -> Vec<u8> {
