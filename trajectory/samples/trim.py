@@ -2,7 +2,7 @@
 """Makes a committed sample out of its source: shorter, and nothing else changed. Deterministic; the README says what
 was taken out of which file.
 
-    python3 trim.py KIND < SOURCE > SAMPLE      KIND: swe-agent, mini, openhands, predictions or trae
+    python3 trim.py KIND < SOURCE > SAMPLE      # KIND: swe-agent, mini, openhands, predictions or trae
 """
 
 import json

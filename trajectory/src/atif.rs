@@ -44,6 +44,9 @@ const KNOWN: [&str; 9] = [
     "ATIF-v1.8",
 ];
 
+/// How a producer marks a text that it cut.
+const CUT_MARK: &[u8] = b"[trimmed]";
+
 /// Reads one trajectory.
 pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
     let version = root.required("schema_version", "the version of the format")?.text()?;
@@ -64,6 +67,12 @@ pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
         cost_usd: root.number_at(&["final_metrics", "total_cost_usd"])?,
     }
     .without_empty_figures();
+    let cut =
+        recording.steps.iter().flat_map(|step| &step.seen).filter(|seen| seen.observation.output.ends_with(CUT_MARK));
+    let cut = cut.count();
+    if cut > 0 {
+        recording.gap(About::Observations, Cause::Recording, format!("{cut} answers were cut by the file's producer"));
+    }
     if root.field("continued_trajectory_ref")?.is_some() {
         recording.handed_in = false;
         let note = "the run goes on in another file, so the end of this one is not the end";
@@ -151,7 +160,7 @@ fn agent_step(
             && reason::prints_whole_patch(command)
             && !*may_move_head
             && output.starts_with("diff --git ")
-            && !output.contains("[trimmed]")
+            && !output.as_bytes().ends_with(CUT_MARK)
         {
             new.patch = Some(output.clone().into_bytes());
         }

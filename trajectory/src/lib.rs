@@ -1,4 +1,79 @@
 //! Reads what other agents recorded: decision states and candidates out of their files.
+//!
+//! [`read`] tells a file's format from its shape, picks a row and a decision point, and gives a [`Read`]: the
+//! [`OwnedState`] at that point, what its candidate is restored from, what the run had used by then, and every
+//! [`Gap`]: what the recording does not say. The state's own JSON form is in [`state_json`] and in `STATE.md`.
+//!
+//! What this crate does not do: it opens no file, runs nothing, applies no patch, counts no tokens and knows no model.
+//! It does not reconstruct a patch from edits, nor an issue, a limit or a price from anything but what was recorded.
+//!
+//! # Steps and decision points
+//!
+//! A *step* is one reply of the model and everything that was recorded until the next one; steps are counted from 0,
+//! in every format. The decision point after step `n` sees the steps `0..=n`. The *default* point stands after the
+//! last step that is not the mere handing in: no edit follows it, so the submission is the patch as it stood there.
+//! An earlier point ([`Options::at`]) may not see the submission. It needs a patch that the step itself recorded as
+//! a whole (SWE-agent's `state.diff`; the output of `git add -A && git diff --cached` where nothing moved the commit
+//! below), or one from the caller ([`Options::patch`]); else it is [`Problem::PatchNotRecorded`].
+//!
+//! # Readers against files
+//!
+//! | file | told by | rows | issue | base | patch | observations | exit status | budget | output tokens | money | time |
+//! | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+//! | SWE-agent 0.x `.traj` | `trajectory`, `state` a string | 1 | first user message of `history` | – | `info.submission` | `action`, `observation` | – | – | counted later | – | – |
+//! | SWE-agent 1.x `.traj` | `trajectory`, `replay_config` or `state` an object | 1 | `problem_statement.text`, else as 0.x | `env.repo.base_commit` | `info.submission`, `state.diff` | the same | – | – | counted later | – | – |
+//! | mini-swe-agent, bare list | a list with `role`, `content` | 1 | second message | – | last message | fenced block, user message | `<returncode>` | – | counted later | – | – |
+//! | mini-swe-agent-1 | `trajectory_format` | 1 | second message, by its template | – | `info.submission`, whole diffs | the same | `<returncode>` | `step_limit` | `usage` | `usage.cost`, `extra.cost` | – |
+//! | mini-swe-agent-1.1 | `trajectory_format` | 1 | first user message, by its template | – | `info.submission`, whole diffs | `actions`, `raw_output` | `returncode` | `step_limit`, text-based models | `usage` | `extra.cost` | `timestamp` |
+//! | OpenHands `output.jsonl` (V0) | rows with `history` | many | `instance.problem_statement`, else `instruction` | `instance.base_commit` | `test_result.git_patch`, whole diffs | events by `cause` | `exit_code` | `max_iterations` | `usage` of each reply | – | `timestamp` |
+//! | OpenHands SDK events (V1) | rows with `kind` | 1 | first user message | – | whole diffs alone | events by `action_id` | `exit_code` | – | running sums | running sums | `timestamp` |
+//! | ATIF 1.0 to 1.8 | `schema_version`, `steps` | 1 | first user step | – | whole diffs alone | results by `source_call_id` | – | – | `metrics` | `metrics` | `timestamp` |
+//! | Trae patch selection | `patches`, `issue` | many | `issue` | – | `patches[n]` | – | – | – | – | – | – |
+//! | SWE-bench predictions | `model_patch` | many | from the caller | – | `model_patch` | – | – | – | – | – | – |
+//! | tack-state 1 | `format` | 1 | `issue` | – | `patch` | `observations` | `exit_status` | `budget` | – | – | – |
+//!
+//! A dash is a stated loss: the [`Gap`]s of a [`Read`] name it. Each reader's module has the whole table of its format.
+//! A harness report, a list of tasks, a menu and Harbor's result of a trial hold no state: [`Problem::NoState`].
+//! A format in a version without a reader is [`Problem::UnknownVersion`]: no version is guessed.
+//!
+//! # Budget
+//!
+//! `budget.tool_calls` is the recorded limit less what was charged up to the point, where each step charges exactly
+//! one call: mini-swe-agent 1.x, 2.x with a text-based model, OpenHands V0. Where a limit counts replies and a reply
+//! may hold several calls, where not every charged reply is recorded, or where the limit is in money, it is unknown.
+//! No format has a limit on output tokens or on the wall time of repair, so these two are unknown.
+//!
+//! # Why an answer is in the context
+//!
+//! | recorded call | reason |
+//! | --- | --- |
+//! | a shell command, one part of which runs tests: `pytest`, `tox`, `python -m unittest`, `runtests.py`, `manage.py test`, `bin/test`, `make test`, `go test`, `cargo test`, ... | agent test |
+//! | else one part of which changes files: `>` into a file, `sed -i`, `patch`, `rm`, `mv`, `git apply`, `git checkout`, ... | edit |
+//! | else all parts of which only look: `ls`, `cat`, `grep`, `find`, `git diff`, `git log`, ... | inspection |
+//! | any other shell command: `python reproduce.py`, `make`, `pip install`, ... | tool call |
+//! | a tool named for reading or searching (`read`, `view`, `open`, `search_dir`, `Grep`, ...), an editor's `view` | inspection |
+//! | a tool named for writing (`edit`, `create`, `str_replace`, `Write`, ...), an editor's other commands | edit |
+//! | any other tool | tool call |
+//! | no call at all: a format error, a limit, a time-out, a word of the user or the harness | harness |
+//!
+//! `pretest` never comes from a foreign recording: only tack runs prescribed tests.
+//!
+//! # Invariants
+//!
+//! - No outcome enters: values under the keys that graders and data sets use (hidden tests, gold and test patches,
+//!   hints, verdicts, rewards) are skipped by the parser, so no reader can reach them; and nothing of what a recorder
+//!   writes about the end of its run (exit status, totals), the submission excepted, is part of a state.
+//! - Nothing later than the point enters; `tests/leaks.rs` changes every such place in every format.
+//! - Unknown is `None` with a [`Gap`]: never zero, never empty. A patch that is empty because the run was cut off is
+//!   unknown; a price of zero beside real tokens is unknown.
+//! - Any bytes give a state or a [`ReadError`] that names file, place, expected and found.
+//!
+//! # Memory
+//!
+//! Beside the file: its texts once where they carry escapes (texts without escapes are borrowed from the file), once
+//! more in the state. One text is held a third time while it is unescaped. 100 MiB of one escaped observation take
+//! 200 MiB beside the file. Bytes that are not UTF-8 and half surrogate pairs are replaced by U+FFFD and counted in a
+//! gap; only then is the file copied whole. Nesting over 128 and a key twice in one object are errors.
 #![forbid(unsafe_code)]
 
 pub mod error;

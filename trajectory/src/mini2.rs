@@ -71,6 +71,7 @@ struct Messages<'r, 'n> {
 
 impl<'n> Messages<'_, 'n> {
     fn read(&mut self, message: At<'n, '_>, template: Option<&str>) -> Result<(), Problem> {
+        self.recording.started_us = self.recording.started_us.or(timestamp(message)?);
         let role = message.text_at(&["role"])?;
         let is_response = message.text_at(&["object"])? == Some("response");
         let is_call_output = message.text_at(&["type"])? == Some("function_call_output");
@@ -197,6 +198,10 @@ fn timestamp(message: At<'_, '_>) -> Result<Option<u64>, Problem> {
         return Ok(crate::time::micros(text));
     }
     let seconds = place.number()?;
+    if !(0.0..1e12).contains(&seconds) {
+        return Ok(None);
+    }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range by the check before it")]
-    Ok((0.0..1e12).contains(&seconds).then(|| (seconds * 1e6) as u64))
+    let micros = (seconds * 1e6) as u64;
+    Ok(Some(micros))
 }

@@ -77,13 +77,21 @@ pub(crate) fn read(events: &[At<'_, '_>]) -> Result<Recording, Problem> {
 struct Conversation<'r, 'n> {
     recording: &'r mut Recording,
     /// The step and the call of each action, by its event id and by its tool call id.
-    calls: HashMap<&'n str, (usize, Vec<u8>)>,
+    calls: HashMap<&'n str, Known>,
     last_reply_id: Option<&'n str>,
     /// Running sums that came since the last step.
     sums: Option<Reply>,
     orphans: u32,
     unknown: u32,
     may_move_head: bool,
+}
+
+/// A recorded call.
+#[derive(Clone)]
+struct Known {
+    step: usize,
+    call: Vec<u8>,
+    reason: ContextReason,
 }
 
 impl<'r, 'n> Conversation<'r, 'n> {
@@ -153,8 +161,13 @@ impl<'r, 'n> Conversation<'r, 'n> {
         self.recording.handed_in = hands_in;
         self.recording.last_step_submits = hands_in && is_alone;
         self.recording.steps[at].tool_calls += u32::from(!hands_in && tool != "think");
+        let command = match arguments {
+            Some(arguments) if matches!(arguments.node, Node::Object(_)) => arguments.field("command")?,
+            _ => None,
+        };
+        let reason = reason::of_tool(tool, command.and_then(|command| command.text().ok()));
         for id in [event.text_at(&["id"])?, event.text_at(&["tool_call_id"])?].into_iter().flatten() {
-            self.calls.insert(id, (at, call.clone()));
+            self.calls.insert(id, Known { step: at, call: call.clone(), reason });
         }
         Ok(())
     }
@@ -173,19 +186,19 @@ impl<'r, 'n> Conversation<'r, 'n> {
         let answer = event.required("observation", "what the tool answered")?;
         let tool = event.text_at(&["tool_name"])?.unwrap_or_default();
         let command = answer.text_at(&["command"])?;
-        let (at, call) = match self.known_call(event)? {
-            Some(known) => known,
-            None => {
-                self.orphans += 1;
-                self.start_step(None, Vec::new(), time_us);
-                let at = self.recording.steps.len() - 1;
-                // The reply is not recorded: it was charged, and nobody can tell how much.
-                self.recording.steps[at].reply = Some(Reply::default());
-                self.recording.steps[at].tool_calls = 1;
-                self.recording.handed_in = false;
-                self.recording.last_step_submits = false;
-                (at, command.unwrap_or(tool).as_bytes().to_vec())
-            }
+        let Known { step: at, call, reason } = if let Some(known) = self.known_call(event)? {
+            known
+        } else {
+            self.orphans += 1;
+            self.start_step(None, Vec::new(), time_us);
+            let at = self.recording.steps.len() - 1;
+            // The reply is not recorded: it was charged, and nobody can tell how much.
+            self.recording.steps[at].reply = Some(Reply::default());
+            self.recording.steps[at].tool_calls = 1;
+            self.recording.handed_in = false;
+            self.recording.last_step_submits = false;
+            let call = command.unwrap_or(tool).as_bytes().to_vec();
+            Known { step: at, call, reason: reason::of_tool(tool, command) }
         };
         let output = match content_text(answer, "content")? {
             text if text.is_empty() => content_text(answer, "output")?,
@@ -205,8 +218,6 @@ impl<'r, 'n> Conversation<'r, 'n> {
                 self.recording.steps[at].patch = Some(output.as_bytes().to_vec());
             }
         }
-        let of_editor = String::from_utf8_lossy(&call).contains("\"command\": \"view\"").then_some("view");
-        let reason = reason::of_tool(tool, command.or(of_editor));
         self.recording.steps[at].time_us = time_us.or(self.recording.steps[at].time_us);
         self.seen(at, call, output.into_bytes(), status, reason);
         Ok(())
@@ -219,7 +230,7 @@ impl<'r, 'n> Conversation<'r, 'n> {
             .transpose()?
             .unwrap_or_default();
         let (at, call) = match self.known_call(event)? {
-            Some(known) => known,
+            Some(known) => (known.step, known.call),
             None if self.recording.steps.is_empty() => return Ok(()),
             None => (self.recording.steps.len() - 1, Vec::new()),
         };
@@ -228,7 +239,7 @@ impl<'r, 'n> Conversation<'r, 'n> {
         Ok(())
     }
 
-    fn known_call(&self, event: At<'n, '_>) -> Result<Option<(usize, Vec<u8>)>, Problem> {
+    fn known_call(&self, event: At<'n, '_>) -> Result<Option<Known>, Problem> {
         let ids = [event.text_at(&["action_id"])?, event.text_at(&["tool_call_id"])?];
         Ok(ids.into_iter().flatten().find_map(|id| self.calls.get(id).cloned()))
     }

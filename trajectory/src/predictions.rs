@@ -13,12 +13,13 @@ use crate::rows::pick;
 
 /// JSON lines.
 pub(crate) fn lines(rows: &[Node<'_>], options: &Options<'_>) -> Result<Recording, Problem> {
-    of_rows(rows.iter().enumerate().map(|(index, row)| At::row(row, index)).collect(), options)
+    let rows: Vec<_> = rows.iter().enumerate().map(|(index, row)| At::row(row, index)).collect();
+    of_rows(&rows, options)
 }
 
 /// A list.
 pub(crate) fn list(root: At<'_, '_>, options: &Options<'_>) -> Result<Recording, Problem> {
-    of_rows(root.items()?.collect(), options)
+    of_rows(&root.items()?.collect::<Vec<_>>(), options)
 }
 
 /// An object by instance id, in which each prediction may leave its id to its key.
@@ -32,12 +33,12 @@ pub(crate) fn by_id(root: At<'_, '_>, options: &Options<'_>) -> Result<Recording
     of_ids(&ids, &rows, options)
 }
 
-fn of_rows(rows: Vec<At<'_, '_>>, options: &Options<'_>) -> Result<Recording, Problem> {
+fn of_rows(rows: &[At<'_, '_>], options: &Options<'_>) -> Result<Recording, Problem> {
     let mut ids = Vec::new();
-    for row in &rows {
+    for row in rows {
         ids.push(row.required("instance_id", "the id of the instance")?.text()?);
     }
-    of_ids(&ids, &rows, options)
+    of_ids(&ids, rows, options)
 }
 
 fn of_ids(ids: &[&str], rows: &[At<'_, '_>], options: &Options<'_>) -> Result<Recording, Problem> {

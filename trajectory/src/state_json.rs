@@ -195,7 +195,7 @@ fn strict_text(bytes: &[u8]) -> Result<&str, Problem> {
         let before = &bytes[..error.valid_up_to()];
         let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
         Problem::NotJson {
-            line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
+            line: before.split(|&byte| byte == b'\n').count(),
             column: before.len() - line_start + 1,
             reason: "not UTF-8; in this format such bytes are written as {\"base64\": ...}".to_owned(),
         }

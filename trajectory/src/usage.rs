@@ -1,6 +1,6 @@
 //! What the recorded run had used by the decision point. None of it is part of the state; the budget is.
 
-use tack_core::{CountTokens, Micros};
+use tack_core::{CountTokens, EstimateMethod, Figure, FigureUnavailable, Micros, Tokens};
 
 /// Tokens, calls, money and time up to the decision point. `None` where the recording does not say: never zero.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -25,19 +25,19 @@ pub struct Usage {
     pub wall: Option<Micros>,
 }
 
-/// Output tokens, and where the figure comes from.
+/// Output tokens, and where the figure comes from. [`Figure::from`] says it in the words of `tack-core`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputTokens {
     /// The provider counted every reply.
     Recorded(u64),
-    /// Some replies were counted here, with another tokeniser than the provider's.
+    /// Some replies were counted here, by a tokenizer that need not be the provider's.
     Estimated {
         /// The sum of what the provider counted and what was counted here.
         tokens: u64,
         /// How many replies were counted here.
         replies_counted_here: u32,
     },
-    /// Some replies have neither a count nor a text.
+    /// Some replies were charged, and neither their count nor their text was kept.
     Unavailable {
         /// How many.
         lost_replies: u32,
@@ -58,6 +58,20 @@ impl Usage {
         OutputTokens::Estimated {
             tokens: counted.fold(self.recorded_output_tokens, u64::saturating_add),
             replies_counted_here: u32::try_from(self.uncounted_replies.len()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl From<OutputTokens> for Figure<Tokens> {
+    fn from(tokens: OutputTokens) -> Self {
+        // No run writes four billion tokens: such a sum contradicts whatever it was added up from.
+        let fits = |tokens: u64| u32::try_from(tokens).map(Tokens).map_err(|_| FigureUnavailable::Contradictory);
+        match tokens {
+            OutputTokens::Recorded(tokens) => fits(tokens).map_or_else(Self::Unavailable, Self::Measured),
+            OutputTokens::Estimated { tokens, .. } => fits(tokens).map_or_else(Self::Unavailable, |value| {
+                Self::Estimated { value, method: EstimateMethod::LocalTokenizer }
+            }),
+            OutputTokens::Unavailable { .. } => Self::Unavailable(FigureUnavailable::RecordLost),
         }
     }
 }
@@ -137,7 +151,6 @@ pub(crate) fn add_up<'r>(replies: impl Iterator<Item = &'r Reply>, sums: Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tack_core::Tokens;
 
     struct Bytes;
     impl CountTokens for Bytes {
@@ -150,26 +163,52 @@ mod tests {
         Reply { output_tokens, text: text.map(|it| it.as_bytes().to_vec()), cost_usd, ..Reply::default() }
     }
 
+    /// Name, replies, output tokens, money.
+    type Case<'a> = (&'a str, Vec<&'a Reply>, Figure<Tokens>, Option<f64>);
+
     #[test]
     fn unknown_is_not_zero_and_counted_here_is_marked() {
         let full = reply(Some(10), Some("abc"), Some(0.5));
         let uncounted = reply(None, Some("abcd"), None);
         let lost = reply(None, None, None);
         let free = reply(Some(7), None, Some(0.0));
+        let huge = reply(Some(1 << 40), None, Some(0.5));
+        let measured = |tokens| Figure::Measured(Tokens(tokens));
+        let estimated = |tokens| Figure::Estimated { value: Tokens(tokens), method: EstimateMethod::LocalTokenizer };
         #[rustfmt::skip]
-        let cases: [(&str, Vec<&Reply>, OutputTokens, Option<f64>); 6] = [
-            ("nothing ran",         vec![],                  OutputTokens::Recorded(0),                                          None),
-            ("all is recorded",     vec![&full, &full],      OutputTokens::Recorded(20),                                         Some(1.0)),
-            ("one is counted here", vec![&full, &uncounted], OutputTokens::Estimated { tokens: 14, replies_counted_here: 1 },    None),
-            ("one is lost",         vec![&full, &lost],      OutputTokens::Unavailable { lost_replies: 1 },                      None),
-            ("a price of zero",     vec![&free],             OutputTokens::Recorded(7),                                          None),
-            ("zero beside a price", vec![&free, &full],      OutputTokens::Recorded(17),                                         Some(0.5)),
+        let cases: Vec<Case<'_>> = vec![ // name                   replies                  output tokens                                              money
+            ("nothing ran",         vec![],                  measured(0),                                                None),
+            ("all is recorded",     vec![&full, &full],      measured(20),                                               Some(1.0)),
+            ("one is counted here", vec![&full, &uncounted], estimated(14),                                              None),
+            ("one is lost",         vec![&full, &lost],      Figure::Unavailable(FigureUnavailable::RecordLost),         None),
+            ("a price of zero",     vec![&free],             measured(7),                                                None),
+            ("zero beside a price", vec![&free, &full],      measured(17),                                               Some(0.5)),
+            ("more than can be",    vec![&huge],             Figure::Unavailable(FigureUnavailable::Contradictory),      Some(0.5)),
         ];
         for (name, replies, tokens, cost) in cases {
             let usage = add_up(replies.into_iter(), None);
-            assert_eq!(usage.output_tokens(&Bytes), tokens, "{name}");
+            assert_eq!(Figure::from(usage.output_tokens(&Bytes)), tokens, "{name}");
             assert_eq!(usage.cost_usd, cost, "{name}");
             assert_eq!(usage.input_tokens, None, "{name}");
         }
+    }
+
+    #[test]
+    fn running_sums_stand_for_the_replies() {
+        let (lost, uncounted) = (reply(None, None, None), reply(None, Some("abcd"), None));
+        let sums = Reply { output_tokens: Some(99), input_tokens: Some(5), ..Reply::default() };
+        let usage = add_up([&lost, &uncounted].into_iter(), Some(&sums));
+        assert_eq!(usage.output_tokens(&Bytes), OutputTokens::Recorded(99));
+        assert_eq!((usage.replies, usage.input_tokens), (2, Some(5)));
+    }
+
+    #[test]
+    fn a_recorded_zero_beside_calls_is_no_figure() {
+        let zero =
+            RunTotals { model_calls: Some(3), input_tokens: Some(0), output_tokens: Some(0), cost_usd: Some(0.0) };
+        let expected = RunTotals { model_calls: Some(3), ..RunTotals::default() };
+        assert_eq!(zero.clone().without_empty_figures(), expected);
+        let idle = RunTotals { model_calls: Some(0), ..zero };
+        assert_eq!(idle.clone().without_empty_figures(), idle);
     }
 }

@@ -4,6 +4,7 @@
 //! changed: strings, numbers, flags. The state must stay byte for byte the same. A place that the list allows and the
 //! reader uses must, when changed, change the state: so the list cannot pass by allowing everything, nor the test by
 //! changing nothing.
+#![expect(clippy::unwrap_used, reason = "a test asserts by panicking, in its helpers too")]
 
 use std::fs;
 use std::path::Path;
@@ -207,13 +208,17 @@ fn load(sample: &str) -> Value {
     }
 }
 
+fn lines(rows: &[Value]) -> String {
+    rows.iter().map(Value::to_string).collect::<Vec<_>>().join("\n") + "\n"
+}
+
 fn is_lines(sample: &str) -> bool {
     Path::new(sample).extension().is_some_and(|it| it == "jsonl")
 }
 
 fn save(sample: &str, value: &Value) -> String {
     match value {
-        Value::Array(rows) if is_lines(sample) => rows.iter().map(|row| format!("{row}\n")).collect(),
+        Value::Array(rows) if is_lines(sample) => lines(rows),
         _ => value.to_string(),
     }
 }
@@ -280,8 +285,8 @@ impl Case {
             .and_then(|rest| rest.strip_prefix('['))
             .and_then(|rest| rest.split_once(']').and_then(|(index, _)| index.parse::<usize>().ok()));
         index.is_some_and(|index| index < end)
-            || self.known_before.iter().any(|prefix| of(prefix))
-            || (is_default && self.submission.iter().any(|prefix| of(prefix)))
+            || self.known_before.iter().any(of)
+            || (is_default && self.submission.iter().any(of))
     }
 
     fn is_structure(&self, key: &str) -> bool {
@@ -289,6 +294,7 @@ impl Case {
     }
 
     /// The state and the saved history, as text; the issue of a file without one is given.
+    #[expect(clippy::panic, reason = "a test asserts by panicking, in its helpers too")]
     fn state(&self, root: &Value, at: Option<u32>) -> String {
         let patch = at.is_some().then_some(&b"given"[..]);
         let options = Options { at, patch, instance: self.instance, ..Options::default() };

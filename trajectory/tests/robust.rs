@@ -1,12 +1,13 @@
 //! Files as they come: cut off, damaged, of the wrong types, with bytes that are no text. Each is a state or an error
 //! that names the place; none is a panic.
+#![expect(clippy::unwrap_used, reason = "a test asserts by panicking, in its helpers too")]
 
 use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tack_trajectory::{About, Cause, Format, Options, OwnedState, Problem, Read, read};
+use tack_trajectory::{About, Cause, Format, Options, OwnedState, Problem, Read, read, read_menu};
 
 const SMALL: [&str; 8] = [
     "mini-swe-agent/github_issue.v1-messages.traj.json",
@@ -21,6 +22,10 @@ const SMALL: [&str; 8] = [
 
 fn sample(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("samples").join(name)).unwrap()
+}
+
+fn lines(rows: &[Value]) -> String {
+    rows.iter().map(Value::to_string).collect::<Vec<_>>().join("\n") + "\n"
 }
 
 fn read_text(text: &str) -> Result<Read, Problem> {
@@ -96,7 +101,7 @@ fn a_damaged_file_is_an_error_that_names_the_place() {
     };
     #[rustfmt::skip]
     let cases = [
-        ("".into(),                                    "the file is empty"),
+        (String::new(),                               "the file is empty"),
         (" \r\n".into(),                               "the file is empty"),
         ("{\"a\": [1,\n 2".into(),                     "line 2, column 2 is not readable JSON: EOF while parsing a list"),
         ("not json".into(),                            "line 1, column 2 is not readable JSON: expected ident"),
@@ -140,7 +145,7 @@ fn predictions_come_in_three_shapes_and_null_is_not_empty() {
     let (null, empty, some) = (Value::Null, json!(""), json!("diff --git a/a b/a\n"));
     let row = |id: &str, patch: &Value| json!({"instance_id": id, "model_patch": patch, "model_name_or_path": "m"});
     let list = json!([row("a", &null), row("b", &empty), row("c", &some)]);
-    let lines: String = list.as_array().unwrap().iter().map(|row| format!("{row}\n")).collect();
+    let lines = lines(list.as_array().unwrap());
     let by_id = json!({"a": row("a", &null), "b": row("b", &empty), "c": {"model_patch": some}});
     for text in [list.to_string(), lines, by_id.to_string()] {
         for (id, expected) in [("a", None), ("b", Some(&b""[..])), ("c", Some(&b"diff --git a/a b/a\n"[..]))] {
@@ -191,6 +196,16 @@ fn our_own_form_is_read_as_it_stands() {
     assert_eq!(read(state.to_json().as_bytes(), "f", &given).unwrap().state.patch.as_deref(), Some(&b"other"[..]));
     let at = Options { at: Some(0), ..Options::default() };
     assert!(matches!(read(state.to_json().as_bytes(), "f", &at).unwrap_err().problem, Problem::UnknownStep { .. }));
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_read() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("STATE.md")).unwrap();
+    let blocks: Vec<_> = page.split("```json\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let state = OwnedState::from_json(blocks[0].as_bytes()).unwrap();
+    assert_eq!(OwnedState::from_json(state.to_json().as_bytes()).unwrap(), state);
+    assert_eq!(state.observations[0].output, [0xff]);
+    assert_eq!(read_menu(blocks[1].as_bytes(), "menu.json").unwrap().targeted().len(), 1);
 }
 
 #[test]
@@ -322,7 +337,7 @@ proptest! {
             damage(&mut root, &mut pick, with.as_ref());
         }
         let text = match &root {
-            Value::Array(rows) if is_lines => rows.iter().map(|row| format!("{row}\n")).collect(),
+            Value::Array(rows) if is_lines => lines(rows),
             other => other.to_string(),
         };
         check(text.as_bytes(), at);

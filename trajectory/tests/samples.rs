@@ -1,5 +1,6 @@
 //! Every real sample through its reader: what is found is pinned in `golden/samples.txt`, whose diff is to be read.
 //! `TACK_BLESS=1 cargo test -p tack-trajectory --test samples` writes it anew.
+#![expect(clippy::unwrap_used, reason = "a test asserts by panicking, in its helpers too")]
 
 use std::fmt::Write as _;
 use std::fs;
