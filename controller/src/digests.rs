@@ -17,7 +17,9 @@ pub fn state_digest(state: &DecisionState<'_>) -> Digest {
             image.present(true);
             for tests in [state.menu.targeted(), state.menu.broader()] {
                 image.number(tests.len() as u64);
-                tests.iter().for_each(|test| image.bytes(test.as_bytes()));
+                for test in tests {
+                    image.bytes(test.as_bytes());
+                }
             }
         }
     }

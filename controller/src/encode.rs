@@ -5,7 +5,7 @@
 //! | issue | head and tail, 3 to 1 | what is wrong stands first; the last lines often hold the traceback's end |
 //! | menu | whole test names from the front, targeted first | five targeted ones always fit, each to its own bound |
 //! | patch | head and tail, 1 to 1 | first and last files |
-//! | observations | the newest ones, each with head and tail of call and output | see [`window`](crate::window) |
+//! | observations | the newest ones, each with head and tail of call and output | see [`window`] |
 //! | budget | all of it | three numbers always fit |
 //!
 //! Every cut shows as a mark with a count. Nothing depends on another field's content: a short field gives nothing

@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_cut_text_shows_both_ends_and_counts_what_is_missing() {
-        let text: String = (0..2000).map(|line| format!("line {line} of the log\n")).collect();
+        let text: String = (0..2000).map(|line| format!("line {line} of the log\n")).collect::<Vec<_>>().concat();
         let (ids, report) = fit(text.as_bytes(), 100, 1);
         let shown = tokenizer().decode(&ids);
         let (head, rest) = shown.split_once("<|fim_suffix|>").unwrap();

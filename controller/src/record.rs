@@ -168,8 +168,8 @@ impl ControllerRecord {
         let fields = serde_json::from_slice::<Map<String, Value>>(content);
         let fields = fields.map_err(|source| RecordError::Json { file: file.to_owned(), source })?;
         let mut fields = Fields { fields, file };
-        fields.require("format", FORMAT.into())?;
-        fields.require("version", VERSION.into())?;
+        fields.require("format", &FORMAT.into())?;
+        fields.require("version", &VERSION.into())?;
         let record = Self {
             name: fields.take("name")?,
             lambda: fields.take("lambda")?,
@@ -221,9 +221,9 @@ impl Fields<'_> {
         serde_json::from_value(value).map_err(refused)
     }
 
-    fn require(&mut self, field: &'static str, expected: Value) -> Result<(), RecordError> {
+    fn require(&mut self, field: &'static str, expected: &Value) -> Result<(), RecordError> {
         let found = self.remove(field)?;
-        if found == expected {
+        if found == *expected {
             return Ok(());
         }
         let (expected, found) = (expected.to_string(), found.to_string());

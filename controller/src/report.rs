@@ -224,7 +224,7 @@ impl Decision {
         match self.receipt.regime {
             RegimeMatch::Same => {}
             RegimeMatch::Differs(parts) => {
-                notes.push(format!("The decision is for another regime than the model's: {parts} differ."));
+                notes.push(format!("The decision is for another regime than the model's; it differs in: {parts}."));
             }
             RegimeMatch::Unknown => {
                 notes.push(

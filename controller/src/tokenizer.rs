@@ -493,7 +493,7 @@ mod tests {
         let one = tokenizer.count_tokens(line).0;
         assert_eq!(tokenizer.count_tokens(&line.repeat(50_000)), Tokens(one * 50_000));
         assert_eq!(tokenizer.count_tokens(b""), Tokens(0));
-        assert!(tokenizer.count_tokens(&[0xFF; 100_000]).0 > 0);
+        assert!(tokenizer.count_tokens(&vec![0xFF; 100_000]).0 > 0);
     }
 
     proptest! {

@@ -4,7 +4,7 @@
 //! context, its call and its output, each cut to its own bound. So an appended observation changes no block before it.
 //!
 //! The window opens at a *step border* where it can. Borders are fixed by the observations before them: the recording
-//! is laid on a grid of [`STEP_BYTES`], each observation as wide as its bytes up to its bound, and the first block that
+//! is laid on a grid of 2,048 bytes, each observation as wide as its bytes up to its bound, and the first block that
 //! begins in a new cell is a border. The window opens at the first border from which everything to the newest block
 //! fits. So while the agent works, the tokens before the newest block stay as they were, and a cached prefix survives;
 //! then the window moves by a whole step at once, and the prefix starts anew. Without steps, a full window would move
