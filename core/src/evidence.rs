@@ -257,6 +257,9 @@ pub struct EvidencePackage<'a> {
     pub gaps: List<Gap<'a>, 32>,
 }
 
+// It is read onto a stack: a thread's has megabytes, a microcontroller's some tens of kilobytes.
+const _: () = assert!(size_of::<EvidencePackage<'_>>() <= 16_384);
+
 impl EvidencePackage<'_> {
     /// A package about `binding` in which nothing was filled in yet.
     #[must_use]
