@@ -25,6 +25,17 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 /// The tokenizer's name in a bundle.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
+/// The files of a bundle whose weights are in one file, as a program embeds them for [`Controller::embedded`].
+pub const BUNDLE_FILES: [&str; 7] = [
+    "config.json",
+    "model.safetensors",
+    TOKENIZER_FILE,
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "heads.safetensors",
+    RECORD_FILE,
+];
+
 /// A model bundle that decides.
 #[derive(Debug)]
 pub struct Controller {

@@ -78,6 +78,15 @@ pub fn shares_digest(shares: &FieldShares) -> Digest {
     image.digest()
 }
 
+/// SHA-256 over token numbers.
+pub(crate) fn ids_digest(ids: &[u32]) -> Digest {
+    let mut hasher = Sha256::new();
+    for id in ids {
+        hasher.update(id.to_le_bytes());
+    }
+    Digest(hasher.finalize().into())
+}
+
 /// An unambiguous byte string, hashed as it is written.
 struct Image(Sha256);
 

@@ -13,8 +13,9 @@
 //! before it is tokenized, so a state of any size needs a few megabytes beside itself.
 
 use serde::Serialize;
-use tack_core::{Bytes, DecisionState, Field, FieldShares, Menu, Patch, Remaining, Spans, Stage, Tokens};
+use tack_core::{Bytes, DecisionState, Digest, Field, FieldShares, Menu, Patch, Remaining, Spans, Stage, Tokens};
 
+use crate::digests::ids_digest;
 use crate::fit::{Fitter, HeadQuarters};
 use crate::template::{Template, TemplateError, Unit, tokens};
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -58,6 +59,8 @@ pub struct Encoded {
 pub struct EncodeReport {
     /// All tokens together.
     pub total: Tokens,
+    /// SHA-256 of the token numbers, each as four bytes, little-endian: equal if and only if the network saw the same.
+    pub digest: Digest,
     /// The version of the shares.
     pub shares_version: u16,
     /// One entry a field, in layout order; the template's own words last.
@@ -193,8 +196,13 @@ impl Encoder {
         ids.push(self.template.structure.end);
         fields[Field::Template as usize].tokens = tokens(template_tokens + 1);
 
-        let report =
-            EncodeReport { total: tokens(ids.len()), shares_version: self.shares.version, fields, observations };
+        let report = EncodeReport {
+            total: tokens(ids.len()),
+            digest: ids_digest(&ids),
+            shares_version: self.shares.version,
+            fields,
+            observations,
+        };
         Ok(Encoded { ids, report })
     }
 }

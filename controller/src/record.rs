@@ -235,6 +235,7 @@ impl Fields<'_> {
 mod tests {
     use super::*;
     use crate::mini;
+    use proptest::prelude::*;
     use serde_json::json;
     use std::error::Error as _;
 
@@ -251,6 +252,21 @@ mod tests {
         assert_eq!((record.lambda, record.lambda_gate.verdict().0), (Lambda::ZERO, false));
         assert!(!record.training.trained);
         assert_eq!(record.regime.limits, tack_core::Limits::PAPER);
+    }
+
+    proptest! {
+        /// A damaged file is refused or read, and never more than that.
+        #[test]
+        fn a_damaged_file_never_panics(at in any::<usize>(), byte in any::<u8>(), cut in any::<usize>()) {
+            let mut content = mini::file(RECORD_FILE).to_vec();
+            let len = content.len();
+            content[at % len] = byte;
+            for content in [&content[..], &content[..cut % len]] {
+                if let Err(error) = ControllerRecord::from_bytes(content, "c.json") {
+                    prop_assert!(error.to_string().starts_with("`c.json`: "));
+                }
+            }
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tack_core::receipt::{Backend, DecisionDigests, DecisionReceipt, RegimeMatch, RulingEnd};
 use tack_core::{
-    Action, ActionSet, Decided, FallbackReason, Lambda, Micros, NormalizedCost, PerAction, Precision, Probability,
-    Regime, Stage, Tokens, Utility, utilities,
+    Action, ActionSet, Decided, Digest, FallbackReason, Lambda, Micros, NormalizedCost, PerAction, Precision,
+    Probability, Regime, Stage, Tokens, Utility, utilities,
 };
 
 use crate::availability::Unavailable;
@@ -106,6 +106,8 @@ pub struct ActionReport {
 pub struct TokensReport<'a> {
     /// All tokens.
     pub total: Tokens,
+    /// Digest of the token numbers: equal if and only if the network saw the same.
+    pub digest: Digest,
     /// One entry a field.
     pub fields: &'a [FieldReport],
     /// The observations in the context, each with the reason why it is there.
@@ -118,7 +120,7 @@ pub struct ModelReport<'a> {
     /// The bundle's name.
     pub name: &'a str,
     /// Digest of the bundle.
-    pub digest: tack_core::Digest,
+    pub digest: Digest,
     /// Whether the weights were trained on action outcomes, and on what.
     #[serde(flatten)]
     pub training: &'a TrainingRecord,
@@ -167,6 +169,7 @@ impl Decision {
             near_tie,
             tokens: TokensReport {
                 total: self.encoding.total,
+                digest: self.encoding.digest,
                 fields: &self.encoding.fields,
                 observations: &self.encoding.observations,
             },

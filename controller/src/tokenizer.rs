@@ -497,6 +497,23 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// A damaged file is refused or read, and never more than that.
+        #[test]
+        fn a_damaged_file_never_panics(damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4)) {
+            let mut content = mini::TOKENIZER_JSON.to_vec();
+            for (at, byte) in damage {
+                let at = at % content.len();
+                content[at] = byte;
+            }
+            if let Ok(tokenizer) = Tokenizer::from_bytes(&content, "t.json") {
+                prop_assert!(!tokenizer.encode("def f(x): return 1\n").unwrap().is_empty());
+            }
+        }
+    }
+
+    proptest! {
         /// Nothing is lost or made up: the pieces tile the text, and decode to it.
         #[test]
         fn encoding_is_lossless(text in "\\PC{0,40}|[ -~\r\n\t\0]{0,200}") {

@@ -9,6 +9,7 @@ use std::error::Error as _;
 
 use common::{MINI, NOTHING, mini, observation};
 use serde_json::{Value, json};
+use tack_controller::controller::BUNDLE_FILES;
 use tack_controller::{Controller, DecideError, Settings};
 use tack_core::receipt::RegimeMatch;
 use tack_core::{
@@ -68,6 +69,17 @@ fn a_decision_explains_itself() {
         let reason = if action.has_pretest() { json!("menu_unknown") } else { Value::Null };
         assert_eq!(estimate["reason"], reason, "masked actions keep their estimates and say why they are masked");
     }
+}
+
+#[test]
+fn the_shipped_bundle_is_complete_and_small() {
+    assert_eq!(MINI.map(|(name, _)| name), BUNDLE_FILES);
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/mini");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(name == "README.md" || BUNDLE_FILES.contains(&name.as_str()), "{name}");
+    }
+    assert!(MINI.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() < 2_000_000);
 }
 
 #[test]
