@@ -71,7 +71,7 @@ pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
         recording.steps.iter().flat_map(|step| &step.seen).filter(|seen| seen.observation.output.ends_with(CUT_MARK));
     let cut = cut.count();
     if cut > 0 {
-        recording.gap(About::Observations, Cause::Recording, format!("{cut} answers were cut by the file's producer"));
+        recording.gap(About::Observations, Cause::Recording, format!("answers that the file's producer cut: {cut}"));
     }
     if root.field("continued_trajectory_ref")?.is_some() {
         recording.handed_in = false;

@@ -4,6 +4,7 @@
 //! Fields that hold outcomes are dropped here, before any reader can see them: see [`WITHHELD`].
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -30,6 +31,9 @@ pub(crate) const WITHHELD: &[&str] = &[
     "test_patch",
     "tests_status",
 ];
+
+/// Up to here, looking at every key of an object is faster than hashing them.
+const SEARCHED_MEMBERS_MAX: usize = 32;
 
 /// One JSON value.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,10 +136,18 @@ impl<'de> Deserialize<'de> for Node<'de> {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node<'de>, A::Error> {
                 let mut members: Vec<(Cow<'de, str>, Node<'de>)> = Vec::new();
-                // Objects of many members (predictions by id) must not be searched once a key.
-                let mut seen = std::collections::HashSet::new();
+                let mut seen = HashSet::new();
                 while let Some(Key(key)) = map.next_key()? {
-                    if !seen.insert(key.clone()) {
+                    // A few members are searched one by one; objects of many (predictions by id) are not.
+                    let is_double = if members.len() < SEARCHED_MEMBERS_MAX {
+                        members.iter().any(|(known, _)| *known == key)
+                    } else {
+                        if seen.is_empty() {
+                            seen.extend(members.iter().map(|(known, _)| known.clone()));
+                        }
+                        !seen.insert(key.clone())
+                    };
+                    if is_double {
                         return Err(A::Error::custom(format_args!("the key {key:?} stands twice in one object")));
                     }
                     let value = if WITHHELD.binary_search(&key.as_ref()).is_ok() {
@@ -443,6 +455,19 @@ mod tests {
         ];
         for (text, line, expected) in cases {
             assert_eq!(Node::parse(text, line).unwrap_err().to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_double_key_is_found_in_objects_of_any_size() {
+        for members in [2, SEARCHED_MEMBERS_MAX - 1, SEARCHED_MEMBERS_MAX, SEARCHED_MEMBERS_MAX + 1, 500] {
+            let keys: Vec<_> = (0..members).map(|key| format!("\"k{key}\": 1")).collect();
+            assert!(Node::parse(&format!("{{{}}}", keys.join(", ")), 1).is_ok(), "{members}");
+            for double in [0, members / 2, members - 1] {
+                let text = format!("{{{}, \"k{double}\": 2}}", keys.join(", "));
+                let problem = Node::parse(&text, 1).unwrap_err().to_string();
+                assert!(problem.contains(&format!("the key \"k{double}\" stands twice")), "{problem}");
+            }
         }
     }
 

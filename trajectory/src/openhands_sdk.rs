@@ -59,15 +59,11 @@ pub(crate) fn read(events: &[At<'_, '_>]) -> Result<Recording, Problem> {
     }
     let (orphans, unknown) = (conversation.orphans, conversation.unknown);
     if orphans > 0 {
-        let note = format!("{orphans} answers have no recorded call; each stands as a step of its own");
+        let note = format!("answers without a recorded call, each a step of its own: {orphans}");
         recording.gap(About::Observations, Cause::Recording, note);
     }
     if unknown > 0 {
-        recording.gap(
-            About::Observations,
-            Cause::Recording,
-            format!("{unknown} events are of unknown kinds and were left out"),
-        );
+        recording.gap(About::Observations, Cause::Recording, format!("events of unknown kinds, left out: {unknown}"));
     }
     recording.gap(About::Base, Cause::Format, "the format has no base commit");
     recording.gap(About::Budget, Cause::Format, "its limit counts replies, and a reply may hold several calls");

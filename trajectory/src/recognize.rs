@@ -219,7 +219,7 @@ fn note_mending(mended: &Mended<'_>, gaps: &mut Vec<Gap>) {
         [(mended.not_utf8, "bytes that are not UTF-8"), (mended.lone_surrogates, "half surrogate pairs")]
     {
         if count > 0 {
-            let note = format!("{count} {what} in the file, each replaced by U+FFFD");
+            let note = format!("{what}, each replaced by U+FFFD: {count}");
             gaps.push(Gap::new(About::Observations, Cause::Altered, note));
         }
     }

@@ -326,7 +326,7 @@ fn the_sdk_groups_calls_by_reply() {
         assert_eq!((read.point.points, read.point.steps, read.usage.tool_calls), (2, 3, 3));
         // The last statistics are of the reply that hands in.
         assert_eq!((read.usage.recorded_output_tokens, read.usage.cost_usd), (21, Some(0.75)));
-        assert_eq!(notes(&read, About::Observations), ["1 events are of unknown kinds and were left out"]);
+        assert_eq!(notes(&read, About::Observations), ["events of unknown kinds, left out: 1"]);
     }
     let cut = end(&events(stats(1, 1.0)));
     assert_eq!((cut.point.points, cut.point.steps), (2, 2));
@@ -368,7 +368,7 @@ fn atif_leaves_copied_context_out() {
         (1, "pwd",                   "/",                  None, Inspection),
     ]);
     assert_eq!((read.usage.replies, read.usage.recorded_output_tokens, read.usage.cost_usd), (1, 5, Some(0.25)));
-    assert_eq!(notes(&read, About::Observations), ["1 answers were cut by the file's producer"]);
+    assert_eq!(notes(&read, About::Observations), ["answers that the file's producer cut: 1"]);
     let goes_on = end(&run(json!({"continued_trajectory_ref": "trajectory.cont-1.json"})));
     assert!(notes(&goes_on, About::Observations)[1].starts_with("the run goes on in another file"));
     for version in 0..=8 {
