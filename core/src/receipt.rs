@@ -396,6 +396,8 @@ mod tests {
             let mut buffer = [0; 256];
             let wire = encode(&ruling, &mut buffer).unwrap();
             prop_assert_eq!(decode_owned::<Ruling>(wire), Ok(ruling));
+            let text = serde_json::to_string(&ruling).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Ruling>(&text).unwrap(), ruling);
         }
     }
 }
