@@ -116,7 +116,12 @@ impl Execution {
             .iter()
             .find_map(|it| it.tree.difference(it.directory).map(|found| it.verdict(&found)))
             .unwrap_or_else(|| judge(ending, &report, stderr));
-        Ok(Self::record(purpose, verdict, &finished, report))
+        let mut execution = Self::record(purpose, verdict, &finished, report);
+        // Every fork past the limit was refused: that, and not the waiting, is what such a run was about.
+        if execution.processes_peak.is_some_and(|peak| peak >= u64::from(run.limits.processes)) {
+            execution.reason = format!("{}, at the limit of {} processes", execution.reason, run.limits.processes);
+        }
+        Ok(execution)
     }
 
     fn record(purpose: Purpose, verdict: Verdict, finished: &Finished, report: Report) -> Self {

@@ -130,7 +130,9 @@ struct Desk {
 
 impl Desk {
     fn new() -> Result<Self, GradeError> {
-        let root = tempfile::Builder::new().prefix("tack-grade-").tempdir().map_err(GradeError::Directory)?;
+        // The process' id tells its own leftovers from those of others.
+        let prefix = format!("tack-grade-{}-", std::process::id());
+        let root = tempfile::Builder::new().prefix(&prefix).tempdir().map_err(GradeError::Directory)?;
         let mut harness = Tree::default();
         #[expect(clippy::expect_used, reason = "the constant is one plain name")]
         let name = TreePath::new(HARNESS_FILE).expect("a file name");
