@@ -1,1 +1,45 @@
-fn main() {}
+//! `tack`: decides what should happen next to a candidate patch, and carries it out in a sandbox.
+//!
+//! This crate parses arguments, prints, and picks the exit code; every behavior lives in the room it calls.
+
+mod arguments;
+mod commands;
+mod exit;
+mod mini;
+mod terminal;
+
+use std::env;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, Command, SandboxCommand};
+
+fn main() -> ExitCode {
+    // The one-shot sandbox helper, where no `tack-sandboxd` is installed: nothing of the command runs before it.
+    if env::args_os().nth(1).is_some_and(|it| it == commands::sandbox::HELPER_ARGUMENT) {
+        return tack_sandboxd::once::on_stdin();
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are answers; anything else is bad input.
+            let code = if error.use_stderr() { exit::BAD_INPUT } else { exit::DONE };
+            // Nothing is left to do if the terminal is gone.
+            drop(error.print());
+            return ExitCode::from(code);
+        }
+    };
+    let outcome = match arguments.command {
+        Command::Lab(arguments) => commands::lab::run(&arguments),
+        Command::Decide(arguments) => commands::decide::run(&arguments),
+        Command::Sandbox { command: SandboxCommand::Run(arguments) } => return commands::sandbox::run(&arguments),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            terminal::failure(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The command line, as types.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Decides what should happen next to a candidate patch, and carries it out in a sandbox.
+///
+/// Exit codes: 0 done; 1 the answer is no; 2 bad input; 3 the environment could not answer. `tack sandbox run` passes
+/// the payload's own status through and uses 125 for its own errors.
+#[derive(Debug, Parser)]
+#[command(name = "tack", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the repair lab: three candidates for one defect, judged layer by layer in fresh sandboxes.
+    Lab(Lab),
+    /// Decide what should happen next to the candidate in a file that an agent wrote.
+    Decide(Decide),
+    /// Run one command in a sandbox.
+    Sandbox {
+        #[command(subcommand)]
+        command: SandboxCommand,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Lab {
+    /// Judge the hostile candidates too, each with the end it must come to.
+    #[arg(long)]
+    pub(crate) hostile: bool,
+    /// Judge these candidates alone. May be given again.
+    #[arg(long, value_name = "NAME", conflicts_with = "hostile")]
+    pub(crate) candidate: Vec<String>,
+    /// Let a patch change any path, to see what the other layers catch.
+    #[arg(long)]
+    pub(crate) no_path_rule: bool,
+    /// Print one receipt a candidate, as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Decide {
+    /// A state in tack's own JSON, or a recording of a known agent.
+    pub(crate) file: PathBuf,
+    /// The model bundle; without it the small model that is part of this command.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// How much success one unit of cost is worth; without it the bundle's.
+    #[arg(long, value_name = "X")]
+    pub(crate) lambda: Option<f32>,
+    /// Decide at this step of the recording (counted from 0) instead of after the last edit.
+    #[arg(long, value_name = "STEP")]
+    pub(crate) at: Option<u32>,
+    /// Which row of a file that holds several.
+    #[arg(long, value_name = "ID")]
+    pub(crate) instance: Option<String>,
+    /// The candidate's patch at that step, where the recording does not hold it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) patch: Option<PathBuf>,
+    /// The public-test menu; without it the two test actions are unavailable.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) menu: Option<PathBuf>,
+    /// The issue text, or a task row that holds it, for recordings that hold none.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) issue: Option<PathBuf>,
+    /// Answer within this many milliseconds: with a decision, or with a fallback that says it is one.
+    #[arg(long, value_name = "MS")]
+    pub(crate) deadline: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SandboxCommand {
+    /// Run one command in a fresh sandbox and end with its status.
+    Run(SandboxRun),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SandboxRun {
+    /// A directory that the command may change, at the same path; it starts there. May be given again.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) rw: Vec<PathBuf>,
+    /// A directory that the command may read, at the same path. May be given again.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ro: Vec<PathBuf>,
+    /// Wall-clock limit in seconds, after which the whole process tree is killed.
+    #[arg(long, value_name = "S")]
+    pub(crate) time: Option<f64>,
+    /// Memory limit: bytes, or a number with K, M or G.
+    #[arg(long, value_name = "M", value_parser = bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Print the receipt as JSON on standard error when the command has ended.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Reads `268435456`, `256M`, `1G`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected a number of bytes, such as 268435456, 256M or 1G")?;
+    number.checked_mul(unit).filter(|&it| it > 0).ok_or_else(|| "out of range".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        let cases = [("1", Some(1)), ("2K", Some(2048)), ("256m", Some(268_435_456)), ("1G", Some(1 << 30))];
+        let bad = ["", "K", "-1", "1.5M", "0", "99999999999999999999", "18446744073709551615G", "1Mé", "é"];
+        for (text, expected) in cases.into_iter().chain(bad.map(|it| (it, None))) {
+            assert_eq!(bytes(text).ok(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! `tack decide`: a file, a decision, and why.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fmt::Write as _, fs};
+
+use serde::Serialize;
+use tack_controller::{Controller, DecideError, Decision, DecisionReport, OpenError};
+use tack_core::{Decide, Lambda, Micros};
+use tack_trajectory::usage::OutputTokens;
+use tack_trajectory::{IssueFile, Options, OwnedMenu, Read};
+
+use crate::arguments;
+use crate::exit::{self, Failure};
+use crate::{mini, terminal};
+
+/// Why a file could not be read into memory.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open `{}`", path.display())]
+struct OpenFileError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Reads the file, decides, prints.
+pub(crate) fn run(arguments: &arguments::Decide) -> Result<u8, Failure> {
+    let started = Instant::now();
+    let lambda = arguments.lambda.map(Lambda::new).transpose().map_err(Failure::bad_input)?;
+    let read = read(arguments)?;
+    let read_time = started.elapsed();
+    say_where_it_comes_from(&read);
+
+    let mut controller = match &arguments.model {
+        Some(directory) => Controller::open(directory),
+        None => Controller::embedded(&mini::FILES),
+    }
+    .map_err(|error: OpenError| Failure::bad_input(error))?;
+    controller.settings.lambda = lambda;
+    // The deadline is the whole command's: what reading and loading took is gone from it.
+    controller.settings.deadline = arguments.deadline.map(|ms| {
+        let left = Duration::from_millis(ms).saturating_sub(started.elapsed());
+        Micros(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
+    });
+
+    let lent = read.state.lend();
+    let decision = controller.decide(&lent.state(), &mut ()).map_err(|error| match error {
+        DecideError::Encode(_) | DecideError::NoneAvailable { .. } => Failure::bad_input(error),
+        // The bundle passed its checks, and still gives no numbers: it is the bundle that has to be mended.
+        DecideError::Forward(_) | DecideError::HeadOutput(_) | DecideError::Rule(_) => Failure::bad_input(error),
+    })?;
+    let source = Source::new(&read, arguments, &controller, read_time);
+    let report = decision.report(&controller);
+    let text = if arguments.json {
+        let mut json = serde_json::to_string_pretty(&Output { source, decision: report }).map_err(Failure::unknown)?;
+        json.push('\n');
+        json
+    } else {
+        for_people(&source, &decision, &report).map_err(Failure::unknown)?
+    };
+    terminal::answer(&text).map_err(Failure::unknown)?;
+    Ok(exit::DONE)
+}
+
+fn read(arguments: &arguments::Decide) -> Result<Read, Failure> {
+    let recording = open(&arguments.file)?;
+    let patch = arguments.patch.as_deref().map(open).transpose()?;
+    let issue = arguments.issue.as_deref().map(open).transpose()?;
+    let menu = arguments.menu.as_deref().map(read_menu).transpose()?;
+    let options = Options {
+        instance: arguments.instance.as_deref(),
+        at: arguments.at,
+        patch: patch.as_deref(),
+        issue: issue.as_deref().map(|bytes| IssueFile { bytes }),
+        menu,
+    };
+    tack_trajectory::read(&recording, &arguments.file.to_string_lossy(), &options).map_err(Failure::bad_input)
+}
+
+fn read_menu(path: &Path) -> Result<OwnedMenu, Failure> {
+    tack_trajectory::read_menu(&open(path)?, &path.to_string_lossy()).map_err(Failure::bad_input)
+}
+
+fn open(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|source| Failure::bad_input(OpenFileError { path: path.to_owned(), source }))
+}
+
+fn say_where_it_comes_from(read: &Read) {
+    if read.rows.count > 1 {
+        let instance = read.instance.as_deref().unwrap_or("without an id");
+        let (row, count) = (read.rows.picked + 1, read.rows.count);
+        terminal::warning(&format!("row {row} of {count} ({instance}); `--instance ID` picks another"));
+    }
+    for gap in read.gaps.iter().filter(|gap| gap.is_warning()) {
+        terminal::warning(&gap.to_string());
+    }
+}
+
+/// The JSON that is printed: where the state comes from, then the decision.
+#[derive(Serialize)]
+struct Output<'a> {
+    source: Source<'a>,
+    #[serde(flatten)]
+    decision: DecisionReport<'a>,
+}
+
+/// Where the state comes from.
+#[derive(Serialize)]
+struct Source<'a> {
+    file: &'a Path,
+    format: &'static str,
+    instance: Option<&'a str>,
+    row: usize,
+    rows: usize,
+    /// The last step that the state sees; `null` where it sees none.
+    step: Option<u32>,
+    steps: u32,
+    at_default_point: bool,
+    patch_bytes: Option<usize>,
+    /// What the run had used by then: never part of the state.
+    used: Used,
+    gaps: Vec<String>,
+    read_us: u64,
+}
+
+/// What the run had used by the decision point; `null` where the recording does not say.
+#[derive(Serialize)]
+struct Used {
+    replies: u32,
+    tool_calls: u32,
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    /// How many of the replies were counted here, with another tokenizer than the provider's.
+    replies_estimated: u32,
+    cost_usd: Option<f64>,
+    wall_us: Option<u64>,
+}
+
+impl<'a> Source<'a> {
+    fn new(read: &'a Read, arguments: &'a arguments::Decide, controller: &Controller, time: Duration) -> Self {
+        let (output_tokens, replies_estimated) = match read.usage.output_tokens(controller.encoder().tokenizer()) {
+            OutputTokens::Recorded(tokens) => (Some(tokens), 0),
+            OutputTokens::Estimated { tokens, replies_counted_here } => (Some(tokens), replies_counted_here),
+            OutputTokens::Unavailable { .. } => (None, 0),
+        };
+        let usage = &read.usage;
+        Self {
+            file: &arguments.file,
+            format: read.format.name(),
+            instance: read.instance.as_deref(),
+            row: read.rows.picked,
+            rows: read.rows.count,
+            step: read.point.step,
+            steps: read.point.steps,
+            at_default_point: read.point.is_default,
+            patch_bytes: read.state.patch.as_ref().map(Vec::len),
+            used: Used {
+                replies: usage.replies,
+                tool_calls: usage.tool_calls,
+                input_tokens: usage.input_tokens,
+                output_tokens,
+                replies_estimated,
+                cost_usd: usage.cost_usd,
+                wall_us: usage.wall.map(|it| it.0),
+            },
+            gaps: read.gaps.iter().map(ToString::to_string).collect(),
+            read_us: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+fn for_people(
+    source: &Source<'_>,
+    decision: &Decision,
+    report: &DecisionReport<'_>,
+) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let out = &mut text;
+
+    // 1. What was decided on.
+    write!(out, "{} ({}", source.file.display(), source.format)?;
+    if let Some(instance) = source.instance {
+        write!(out, ", {instance}")?;
+    }
+    match source.step {
+        Some(step) => writeln!(out, "), after step {step} of steps 0 to {}", source.steps.saturating_sub(1))?,
+        None => writeln!(out, ")")?,
+    }
+    match source.patch_bytes {
+        Some(bytes) => writeln!(out, "patch: {bytes} bytes")?,
+        None => writeln!(out, "patch: unknown")?,
+    }
+
+    // 2. Every action's figures.
+    writeln!(out, "\n  {:<16} {:>7} {:>9} {:>9}", "action", "q", "c", "utility")?;
+    for row in &report.estimates {
+        let mark = if row.action == report.action { '*' } else { ' ' };
+        write!(out, "{mark} {:<16}", row.action)?;
+        match (row.success, row.cost, row.utility) {
+            (Some(q), Some(c), Some(utility)) => {
+                write!(out, " {:>7.4} {:>9.4} {:>9.4}", q.get(), c.get(), utility.get())?
+            }
+            _ => write!(out, " {:>7} {:>9} {:>9}", "-", "-", "-")?,
+        }
+        match row.reason {
+            Some(reason) => writeln!(out, "  unavailable: {reason}")?,
+            None => writeln!(out)?,
+        }
+    }
+
+    // 3. The choice, and why.
+    writeln!(out, "\n{}: {}", report.action, why(report))?;
+
+    // 4. What the network saw, and where the time went.
+    let fields = report.tokens.fields.iter().map(|field| {
+        let cut = match field.bytes_cut.0 {
+            0 => String::new(),
+            bytes => format!(" (cut {bytes} bytes)"),
+        };
+        let known = if field.known { "" } else { " (unknown)" };
+        format!("{} {}/{}{known}{cut}", field.field.name(), field.tokens.0, field.share.0)
+    });
+    writeln!(out, "tokens: {} = {}", report.tokens.total.0, fields.collect::<Vec<_>>().join(", "))?;
+    let stages = decision.latency.stages.iter().map(|it| format!("{} {}", it.stage.name(), milliseconds(it.wall.0)));
+    writeln!(
+        out,
+        "latency: {} = {}; before it: read {}, load {}",
+        milliseconds(decision.latency.total.0),
+        stages.collect::<Vec<_>>().join(", "),
+        milliseconds(source.read_us),
+        milliseconds(report.model.load.0)
+    )?;
+    writeln!(
+        out,
+        "model: {} {}, lambda {} ({})",
+        report.model.name,
+        report.model.digest,
+        report.lambda.get(),
+        report.lambda_from
+    )?;
+    for note in &report.notes {
+        writeln!(out, "note: {note}")?;
+    }
+    Ok(text)
+}
+
+fn why(report: &DecisionReport<'_>) -> String {
+    if report.fallback.is_some() {
+        return "a fallback, not a decision".to_owned();
+    }
+    let available = || report.estimates.iter().filter(|it| it.available);
+    let of = |row: &tack_controller::report::ActionReport| row.utility.map_or(f64::NEG_INFINITY, |it| it.get());
+    let own = available().find(|it| it.action == report.action).map_or(f64::NEG_INFINITY, of);
+    let second = available().filter(|it| it.action != report.action).max_by(|a, b| of(a).total_cmp(&of(b)));
+    let mut text = match second {
+        None => "the only action that is available".to_owned(),
+        Some(second) => format!(
+            "the greatest utility q - lambda * c of the {} available actions, {:.4} ahead of {}",
+            report.available.len(),
+            own - of(second),
+            second.action
+        ),
+    };
+    if report.near_tie == Some(true) {
+        text.push_str("; a near tie: rounding alone could have turned it");
+    }
+    text
+}
+
+fn milliseconds(micros: u64) -> String {
+    format!("{}.{:02} ms", micros / 1_000, micros % 1_000 / 10)
+}

@@ -1,0 +1,5 @@
+//! One file a command.
+
+pub(crate) mod decide;
+pub(crate) mod lab;
+pub(crate) mod sandbox;

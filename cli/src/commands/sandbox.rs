@@ -1,0 +1,139 @@
+//! `tack sandbox run` and `tack sandbox check`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs, io};
+
+use tack_sandbox_client::protocol::Cause;
+use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run};
+
+use crate::arguments::SandboxRun;
+use crate::exit::{self, Failure};
+use crate::terminal;
+
+/// The hidden argument that makes this command the one-shot sandbox helper.
+pub(crate) const HELPER_ARGUMENT: &str = "__sandboxd-once";
+
+/// How much of each output stream is passed on: a long build log fits, and memory stays bounded.
+const KEPT_BYTES: u32 = 32 << 20;
+
+/// A client of the installed helper, else of this very command.
+pub(crate) fn client() -> io::Result<Client> {
+    let program = env::current_exe()?;
+    Ok(Client::find(Some(Helper::Own { program, argument: HELPER_ARGUMENT.into() })))
+}
+
+/// Runs one command; ends with its status, or with 125 where the sandbox itself failed.
+pub(crate) fn run(arguments: &SandboxRun) -> ExitCode {
+    match request(arguments).and_then(|run| Ok(client()?.run(&run)?)) {
+        Ok(finished) => ExitCode::from(pass_on(&finished, arguments)),
+        Err(error) => {
+            terminal::failure(&Failure { code: exit::SANDBOX_FAILED, error });
+            ExitCode::from(exit::SANDBOX_FAILED)
+        }
+    }
+}
+
+type Error = Box<dyn std::error::Error>;
+
+/// Why a run cannot be asked for as the command line says.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error("cannot show `{}` to the command", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("`--time {0}` is not a number of seconds above 0 and at most 1,000,000")]
+    Time(f64),
+}
+
+fn request(arguments: &SandboxRun) -> Result<Run, Error> {
+    let mut mounts = Vec::new();
+    for (paths, access) in [(&arguments.rw, Access::ReadWrite), (&arguments.ro, Access::ReadOnly)] {
+        for path in paths {
+            mounts.push(Mount { source: absolute(path)?, target: absolute(path)?, access });
+        }
+    }
+    let directory = mounts.first().map_or(PathBuf::from("/tmp"), |mount| mount.target.clone());
+    let mut run = Run::new(arguments.command.iter().map(OsString::clone), directory);
+    run.mounts = mounts;
+    run.limits.kept_bytes = KEPT_BYTES;
+    if let Some(seconds) = arguments.time {
+        run.limits.wall_us = wall_us(seconds)?;
+        // The wall limit is the one that was asked for; two cores' worth of it never ends a run earlier.
+        run.limits.cpu_us = run.limits.wall_us.saturating_mul(1_024);
+    }
+    if let Some(bytes) = arguments.memory {
+        run.limits.memory_bytes = bytes;
+    }
+    Ok(run)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, RunError> {
+    fs::canonicalize(path).map_err(|source| RunError::Directory { path: path.to_owned(), source })
+}
+
+fn wall_us(seconds: f64) -> Result<u64, RunError> {
+    if seconds > 0.0 && seconds <= 1e6 {
+        // In range by the test above; a fraction of a microsecond is dropped.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let micros = (seconds * 1e6) as u64;
+        Ok(micros.max(1))
+    } else {
+        Err(RunError::Time(seconds))
+    }
+}
+
+/// Passes the payload's output and status on, and says what ended it where it did not end by itself.
+fn pass_on(finished: &Finished, arguments: &SandboxRun) -> u8 {
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    for (result, name) in [
+        (write(&finished.stdout, "standard output", &mut stdout.lock()), "standard output"),
+        (write(&finished.stderr, "standard error", &mut stderr.lock()), "standard error"),
+    ] {
+        if let Err(error) = result
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            terminal::warning(&format!("cannot pass on the command's {name}: {error}"));
+        }
+    }
+    let receipt = &finished.receipt;
+    if let Some(text) = explain(receipt) {
+        terminal::warning(&text);
+    }
+    if arguments.json {
+        match serde_json::to_string(receipt) {
+            Ok(json) => terminal::record(&json),
+            Err(error) => terminal::warning(&format!("the receipt cannot be written as JSON: {error}")),
+        }
+    }
+    receipt.shell_status().unwrap_or(exit::SANDBOX_FAILED)
+}
+
+fn write(captured: &Captured, name: &str, into: &mut dyn io::Write) -> io::Result<()> {
+    into.write_all(&captured.head)?;
+    if captured.bytes_dropped() > 0 {
+        terminal::warning(&format!("{} bytes of {name} were counted and not kept", captured.bytes_dropped()));
+    }
+    into.write_all(&captured.tail)?;
+    into.flush()
+}
+
+/// What a person should hear about the end of a run; nothing where the payload ended by itself.
+fn explain(receipt: &Receipt) -> Option<String> {
+    match receipt.cause {
+        Cause::Exited | Cause::Signalled => None,
+        Cause::Wall => Some("the wall limit passed; the whole process tree was killed".to_owned()),
+        Cause::Cpu => Some("the CPU limit passed; the whole process tree was killed".to_owned()),
+        Cause::OutOfMemory => Some("the memory limit was reached; the kernel killed the command".to_owned()),
+        Cause::OutputLimit(stream) => Some(format!(
+            "{stream} passed its limit after {} bytes; the whole process tree was killed",
+            receipt.stream(stream).bytes_total
+        )),
+        Cause::Cancelled => Some("the run was cancelled".to_owned()),
+        Cause::SetUp(failure) => Some(format!("the command did not run: {failure}")),
+        Cause::CommandNotFound => Some("there is no such command inside the sandbox".to_owned()),
+        Cause::CommandNotExecutable { errno } => {
+            Some(format!("the command cannot be executed: {}", io::Error::from_raw_os_error(errno)))
+        }
+    }
+}
