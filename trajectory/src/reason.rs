@@ -18,48 +18,17 @@ use tack_core::ContextReason;
 use crate::shell::{Simple, simple_commands};
 
 /// Tools that only look.
+#[rustfmt::skip]
 const READERS: &[&str] = &[
-    "Glob",
-    "Grep",
-    "LS",
-    "NotebookRead",
-    "Read",
-    "codebase_search",
-    "filemap",
-    "find_file",
-    "glob",
-    "goto",
-    "grep",
-    "grep_search",
-    "list_dir",
-    "list_files",
-    "open",
-    "read",
-    "read_file",
-    "scroll_down",
-    "scroll_up",
-    "search_dir",
-    "search_file",
-    "search_files",
-    "view",
-    "view_file",
+    "Glob", "Grep", "LS", "NotebookRead", "Read", "codebase_search", "filemap", "find_file", "glob", "goto", "grep",
+    "grep_search", "list_dir", "list_files", "open", "read", "read_file", "scroll_down", "scroll_up", "search_dir",
+    "search_file", "search_files", "view", "view_file",
 ];
 /// Tools that change files.
+#[rustfmt::skip]
 const WRITERS: &[&str] = &[
-    "Edit",
-    "MultiEdit",
-    "NotebookEdit",
-    "Write",
-    "apply_patch",
-    "create",
-    "edit",
-    "edit_file",
-    "insert",
-    "replace_in_file",
-    "str_replace",
-    "undo_edit",
-    "write",
-    "write_file",
+    "Edit", "MultiEdit", "NotebookEdit", "Write", "apply_patch", "create", "edit", "edit_file", "insert",
+    "replace_in_file", "str_replace", "undo_edit", "write", "write_file",
 ];
 /// Editors with a command of their own, of which `view` only looks.
 const EDITORS: &[&str] = &["file_editor", "str_replace_based_edit_tool", "str_replace_editor"];
@@ -67,29 +36,22 @@ const EDITORS: &[&str] = &["file_editor", "str_replace_based_edit_tool", "str_re
 const SHELLS: &[&str] = &["Bash", "bash", "execute_bash", "execute_command", "run", "run_command", "shell", "terminal"];
 
 /// Programs that only look, whatever their arguments.
+#[rustfmt::skip]
 const LOOKING: &[&str] = &[
-    "[", "ag", "cat", "cd", "cmp", "cut", "diff", "du", "echo", "egrep", "fd", "fgrep", "file", "grep", "head", "less",
-    "ls", "more", "nl", "od", "printf", "pwd", "rg", "sort", "stat", "strings", "tail", "test", "tr", "tree", "true",
-    "type", "uniq", "wc", "which", "xxd",
+    "[", "ag", "cat", "cd", "cmp", "cut", "diff", "du", "echo", "egrep", "fd", "fgrep", "file", "grep", "head",
+    "less", "ls", "more", "nl", "od", "printf", "pwd", "rg", "sort", "stat", "strings", "tail", "test", "tr",
+    "tree", "true", "type", "uniq", "wc", "which", "xxd",
 ];
 /// Programs that change files, whatever their arguments.
-const CHANGING: &[&str] =
-    &["chmod", "cp", "dd", "ln", "mkdir", "mv", "patch", "rm", "rmdir", "rsync", "tee", "touch", "truncate", "unzip"];
+#[rustfmt::skip]
+const CHANGING: &[&str] = &[
+    "chmod", "cp", "dd", "ln", "mkdir", "mv", "patch", "rm", "rmdir", "rsync", "tee", "touch", "truncate", "unzip",
+];
 /// Programs that run tests, whatever their arguments.
+#[rustfmt::skip]
 const TESTING: &[&str] = &[
-    "ctest",
-    "gotestsum",
-    "jest",
-    "mocha",
-    "nosetests",
-    "nox",
-    "phpunit",
-    "py.test",
-    "pytest",
-    "rspec",
-    "runtests.py",
-    "tox",
-    "vitest",
+    "ctest", "gotestsum", "jest", "mocha", "nosetests", "nox", "phpunit", "py.test", "pytest", "rspec",
+    "runtests.py", "tox", "vitest",
 ];
 
 /// Whether `tool` takes a shell command.
