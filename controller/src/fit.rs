@@ -7,8 +7,8 @@ use crate::lossy::Lossy;
 use crate::template::{Template, Unit};
 use crate::tokenizer::{Piece, Tokenizer, TokenizerError};
 
-/// Bytes a token that a window starts from: code and logs run at three to four.
-const FIRST_BYTES_PER_TOKEN: usize = 4;
+/// Bytes a token that a window starts from: code and logs run at three to four and a half.
+const FIRST_BYTES_PER_TOKEN: usize = 5;
 
 /// Bytes a token beyond which a window does not grow. Blanks and rulers pack up to 128 bytes in one token; past this
 /// bound such a text shows less than its share, and memory stays at a few megabytes whatever comes in.
@@ -81,16 +81,18 @@ impl Fitter<'_> {
         ids: &mut Vec<u32>,
     ) -> Result<TextReport, TokenizerError> {
         let bytes = |count: usize| Bytes(count as u64);
-        let front = self.window(text, most, End::Head)?;
+        let room = most.saturating_sub(self.template.mark_max(text.len() as u64, Unit::Bytes));
+        let head_most = room * keep.0 / 4;
+        let tail_most = room - head_most;
+        // A text beyond the widest window is cut whatever it says, so only its head is wanted here.
+        let is_cut = text.len() > widest(most);
+        let front = self.window(text, if is_cut { head_most } else { most }, End::Head)?;
         if front.covers_all && front.pieces.len() <= most {
             ids.extend(front.pieces.iter().map(|piece| piece.id));
             let (bytes_in, replaced) = (bytes(text.len()), Lossy::replaced(text));
             return Ok(TextReport { bytes_in, head: bytes_in, replaced, ..TextReport::default() });
         }
 
-        let room = most.saturating_sub(self.template.mark_max(text.len() as u64, Unit::Bytes));
-        let head_most = room * keep.0 / 4;
-        let tail_most = room - head_most;
         let head = snap_head(&front.pieces, head_most);
         let head_end = head.last().map_or(0, |piece| piece.end);
         let back = if front.covers_all {
@@ -136,15 +138,20 @@ impl Fitter<'_> {
             let covers_all = window.len() == text.len();
             let lossy = Lossy::of(window);
             let pieces = self.encode(lossy.text())?;
-            if covers_all || pieces.len() > want || width >= want * MOST_BYTES_PER_TOKEN {
+            if covers_all || pieces.len() > want || width >= widest(want) {
                 let to_bytes = |offset| shift + lossy.byte_offset(offset);
                 let pieces =
                     pieces.into_iter().map(|it| Piece { start: to_bytes(it.start), end: to_bytes(it.end), ..it });
                 return Ok(Window { pieces: pieces.collect(), covers_all });
             }
-            width *= 2;
+            width = (width * 2).min(widest(want));
         }
     }
+}
+
+/// Bytes of the widest window for `want` tokens.
+const fn widest(want: usize) -> usize {
+    want * MOST_BYTES_PER_TOKEN
 }
 
 /// At most `most` pieces from the front, ending between characters.
