@@ -313,8 +313,7 @@ fn without_a_sandbox_there_is_no_answer() {
 fn an_interpreter_that_does_not_run_inside() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("python3");
-    let answer =
-        format!(r#"{{"program": "{}", "version": [3, 11, 2], "build": "x", "home": ["/usr"]}}"#, program.display());
+    let answer = format!(r#"{{"program": "{}", "version": [3, 11, 2], "build": "x", "parts": []}}"#, program.display());
     fs::write(&program, format!("#!/bin/sh\necho '{answer}'\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let interpreter = Interpreter::ask(&program).unwrap();
