@@ -84,7 +84,10 @@ impl Client {
         let mut conversation = Conversation { socket: ours, child, over: false };
         let finished = conversation.hold(&request, u64::from(run.limits.kept_bytes));
         match finished {
-            Err(ClientError::Receive(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            // A socket whose other end closed with the request unread is reset instead of ended.
+            Err(ClientError::Receive(error))
+                if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) =>
+            {
                 Err(ClientError::HelperDied { status: conversation.end()? })
             }
             Ok(finished) => conversation.end().map(|_| finished),

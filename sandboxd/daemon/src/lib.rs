@@ -14,6 +14,7 @@
 //! - mounts are made in a mount namespace that ends with the run: the host's mount table never changes;
 //! - `unsafe` stands in `sys` alone, one system call a function.
 
+pub mod check;
 mod group;
 mod launch;
 pub mod once;

@@ -3,12 +3,18 @@
 use std::env;
 use std::process::ExitCode;
 
+use tack_sandboxd::{check, once};
+
 fn main() -> ExitCode {
     let mut arguments = env::args_os().skip(1);
-    match (arguments.next(), arguments.next()) {
-        (Some(argument), None) if argument == "--once" => tack_sandboxd::once::on_stdin(),
+    match arguments.next() {
+        Some(argument) if argument == "--once" => once::on_stdin(),
+        Some(argument) if argument == "--probe" => check::probe::main(arguments),
         _ => {
-            eprintln!("usage: tack-sandboxd --once    serve one request on the socket that is standard input");
+            eprintln!(
+                "usage: tack-sandboxd --once                      serve one request on the socket that is standard input\n\
+                 \x20      tack-sandboxd --probe inside|outside PID    try what a sandbox denies, and say what came of it"
+            );
             ExitCode::from(2)
         }
     }

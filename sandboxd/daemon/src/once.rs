@@ -1,5 +1,6 @@
 //! One request on one socket, and then the end: how a sandbox is had without a daemon.
 
+use std::error::Error;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -47,13 +48,8 @@ pub fn on_stdin() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody may be left to tell. Standard error is the client's, if it has one.
-            let mut line = format!("tack-sandboxd: {error}");
-            let mut next = std::error::Error::source(&error);
-            while let Some(source) = next {
-                line += &format!(": {source}");
-                next = source.source();
-            }
-            drop(writeln!(io::stderr(), "{line}"));
+            let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+            writeln!(io::stderr(), "tack-sandboxd: {error}{cause}").ok();
             ExitCode::FAILURE
         }
     }
@@ -79,7 +75,7 @@ fn take_stdin() -> Result<UnixStream, OnceError> {
 fn serve(client: &UnixStream) -> Result<(), OnceError> {
     // Keys typed at the client's terminal are the client's: when it goes, the socket says so. It fails for a process
     // that leads its group already, which no terminal signals on the client's behalf.
-    let _ = setsid();
+    setsid().ok();
     client.set_read_timeout(Some(PATIENCE)).map_err(OnceError::Socket)?;
     client.set_write_timeout(Some(PATIENCE)).map_err(OnceError::Socket)?;
     let mut buffer = Vec::new();
@@ -93,10 +89,17 @@ fn serve(client: &UnixStream) -> Result<(), OnceError> {
     let mut sender = Sender { client, frame: vec![0; HEADER_BYTES + Reply::OUTPUT_CHUNK_BYTES + FRAME_SLACK_BYTES] };
     match answer {
         Err(refusal) => sender.send(&Reply::Refused(refusal)),
-        Ok(finished) if finished.receipt.cause == Cause::Cancelled => Ok(()),
-        Ok(finished) => sender.send_finished(&finished),
+        Ok(finished) => {
+            let sent = match finished.receipt.cause {
+                // Nobody listens.
+                Cause::Cancelled => Ok(()),
+                _ => sender.send_finished(&finished),
+            };
+            // Removing groups takes the kernel milliseconds: not before the client has its answer.
+            drop(finished.groups);
+            sent
+        }
     }
-    // The groups of `finished` are removed here, when the client has its answer.
 }
 
 /// What an output's frame takes beside its bytes: two enums and a length; a receipt takes about 800 bytes.

@@ -60,10 +60,7 @@ impl fmt::Display for FrameError {
             Self::Magic { found } => write!(f, "a frame begins with {MAGIC:?}; found {found:?}"),
             Self::Version { found } => write!(f, "expected protocol version {VERSION}; found {found}"),
             Self::TooLong { bound_bytes } => write!(f, "the message takes more than {bound_bytes} bytes"),
-            Self::Length {
-                expected_bytes,
-                found_bytes,
-            } => {
+            Self::Length { expected_bytes, found_bytes } => {
                 write!(f, "expected a body of {expected_bytes} bytes; found {found_bytes}")
             }
             Self::Body => f.write_str("the body is not a message of this protocol"),
@@ -88,9 +85,7 @@ pub const fn body_bytes(header: &[u8; HEADER_BYTES]) -> Result<usize, FrameError
     }
     let bytes = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
     if bytes > MAX_BODY_BYTES {
-        return Err(FrameError::TooLong {
-            bound_bytes: MAX_BODY_BYTES,
-        });
+        return Err(FrameError::TooLong { bound_bytes: MAX_BODY_BYTES });
     }
     Ok(bytes)
 }
@@ -101,12 +96,8 @@ pub const fn body_bytes(header: &[u8; HEADER_BYTES]) -> Result<usize, FrameError
 /// [`FrameError::TooLong`] if it does not fit `buffer` or the bound.
 pub fn encode<'b, T: Serialize>(message: &T, buffer: &'b mut [u8]) -> Result<&'b [u8], FrameError> {
     let bound_bytes = buffer.len().min(MAX_FRAME_BYTES);
-    let too_long = FrameError::TooLong {
-        bound_bytes: bound_bytes.saturating_sub(HEADER_BYTES),
-    };
-    let (header, body) = buffer[..bound_bytes]
-        .split_at_mut_checked(HEADER_BYTES)
-        .ok_or(too_long)?;
+    let too_long = FrameError::TooLong { bound_bytes: bound_bytes.saturating_sub(HEADER_BYTES) };
+    let (header, body) = buffer[..bound_bytes].split_at_mut_checked(HEADER_BYTES).ok_or(too_long)?;
     let body_bytes = postcard::to_slice(message, body).map_err(|_| too_long)?.len();
     header[..2].copy_from_slice(&MAGIC);
     header[2..4].copy_from_slice(&VERSION.to_le_bytes());
@@ -130,16 +121,12 @@ pub fn decode_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, FrameErr
 /// # Errors
 /// Any [`FrameError`].
 pub fn decode<'a, T: Deserialize<'a>>(frame: &'a [u8]) -> Result<T, FrameError> {
-    let (header, body) = frame.split_first_chunk::<HEADER_BYTES>().ok_or(FrameError::Length {
-        expected_bytes: HEADER_BYTES,
-        found_bytes: frame.len(),
-    })?;
+    let (header, body) = frame
+        .split_first_chunk::<HEADER_BYTES>()
+        .ok_or(FrameError::Length { expected_bytes: HEADER_BYTES, found_bytes: frame.len() })?;
     let expected_bytes = body_bytes(header)?;
     if body.len() != expected_bytes {
-        return Err(FrameError::Length {
-            expected_bytes,
-            found_bytes: body.len(),
-        });
+        return Err(FrameError::Length { expected_bytes, found_bytes: body.len() });
     }
     decode_body(body)
 }

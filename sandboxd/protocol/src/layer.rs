@@ -105,6 +105,8 @@ pub enum Reason {
     KernelTooOld,
     /// A mounted file system does not support it.
     FilesystemUnsupported,
+    /// The processes were killed at the end, and the kernel adds up those alone that were waited for.
+    Killed,
     /// The kernel's record could not be read.
     Unreadable {
         /// The kernel's error number.
@@ -119,6 +121,7 @@ impl fmt::Display for Reason {
             Self::NotReached => f.write_str("the run ended before it was reached"),
             Self::NoController => f.write_str("the host mounts no such control-group controller"),
             Self::GroupRefused { errno } => write!(f, "the control group was refused (errno {errno})"),
+            Self::Killed => f.write_str("the kernel adds up no process that was killed at the end"),
             Self::KernelTooOld => f.write_str("the kernel is older than the feature"),
             Self::FilesystemUnsupported => f.write_str("a mounted file system does not support it"),
             Self::Unreadable { errno } => write!(f, "the kernel's record could not be read (errno {errno})"),
@@ -165,8 +168,7 @@ impl Layers {
 
     /// The layers that held.
     pub fn active(&self) -> impl Iterator<Item = Layer> {
-        self.iter()
-            .filter_map(|(layer, state)| matches!(state, LayerState::Active).then_some(layer))
+        self.iter().filter_map(|(layer, state)| matches!(state, LayerState::Active).then_some(layer))
     }
 
     /// The layers that did not hold, each with its reason.

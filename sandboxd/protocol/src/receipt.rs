@@ -133,8 +133,7 @@ pub struct SetUpFailure {
 impl fmt::Display for SetUpFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step `{}` failed with errno {}", self.stage, self.errno)?;
-        self.mount
-            .map_or(Ok(()), |index| write!(f, " at mount {index} of the request"))
+        self.mount.map_or(Ok(()), |index| write!(f, " at mount {index} of the request"))
     }
 }
 
@@ -238,9 +237,9 @@ pub struct Usage {
     pub wall_us: u64,
     /// User and system time together, in microseconds, by the control group's own count.
     pub cpu_us: Figure,
-    /// User time, in microseconds: `rusage` of the whole tree.
+    /// User time of `cpu_us`, in microseconds: the group's split, or `rusage` where there is no group.
     pub user_us: Figure,
-    /// System time, in microseconds: `rusage` of the whole tree.
+    /// System time of `cpu_us`, in microseconds, as `user_us`.
     pub system_us: Figure,
     /// Most memory at one time, page cache and `/tmp` included, in bytes.
     pub memory_peak_bytes: Figure,

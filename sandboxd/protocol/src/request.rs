@@ -71,19 +71,12 @@ impl fmt::Display for TooManyMounts {
 impl core::error::Error for TooManyMounts {}
 
 impl<'a> Mounts<'a> {
-    const NONE: Mount<'static> = Mount {
-        source: b"",
-        target: b"",
-        access: Access::ReadOnly,
-    };
+    const NONE: Mount<'static> = Mount { source: b"", target: b"", access: Access::ReadOnly };
 
     /// No mount.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            items: [Self::NONE; MAX_MOUNTS],
-            count: 0,
-        }
+        Self { items: [Self::NONE; MAX_MOUNTS], count: 0 }
     }
 
     /// Adds one mount after the others.

@@ -90,15 +90,25 @@ impl Hierarchies {
         }
         Self(places)
     }
+}
 
-    /// The version of the hierarchy that has `controller`; `None` if none has.
-    pub(crate) fn version(&self, controller: Controller) -> Option<Version> {
-        self.0.iter().find(|place| place.controllers.contains(&controller)).map(|place| place.version)
+impl Hierarchies {
+    /// Where a controller is, by its name in the first version, in words; `None` if it is nowhere.
+    pub(crate) fn describe(&self, name: &str) -> Option<String> {
+        let has = |place: &&Place| place.controllers.iter().any(|controller| controller.first_version_name() == name);
+        let place = self.0.iter().find(has)?;
+        let version = match place.version {
+            Version::First => "first version",
+            Version::Second => "unified",
+        };
+        Some(format!("{version}, at `{}`", place.directory.parent()?.display()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Controller::{Cpu, Memory, Pids};
+    use super::Version::{First, Second};
     use super::*;
 
     const HYBRID: &str = "\
@@ -118,8 +128,6 @@ mod tests {
             version,
             controllers: controllers.to_vec(),
         };
-        use Controller::{Cpu, Memory, Pids};
-        use Version::{First, Second};
         let cases = [
             (
                 "hybrid",

@@ -22,8 +22,16 @@ pub(crate) struct Groups {
     /// Everything that was made, to be removed.
     made: Vec<PathBuf>,
     swap: LayerState,
-    /// CPU time that the run's groups had counted when the payload was about to be forked, in nanoseconds.
-    cpu_before_ns: u64,
+    /// What the groups had counted when the payload was about to be forked, by [`CpuTime`]'s order.
+    cpu_before_ns: [u64; 3],
+}
+
+/// Which CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CpuTime {
+    Total,
+    User,
+    System,
 }
 
 /// One controller's group, or why there is none.
@@ -44,7 +52,7 @@ impl Groups {
             cpu: Err(reason),
             made: Vec::new(),
             swap: LayerState::Inactive(reason),
-            cpu_before_ns: 0,
+            cpu_before_ns: [0; 3],
         }
     }
 
@@ -114,19 +122,28 @@ impl Groups {
 
     /// What has been used until now is the launch's, not the payload's.
     pub(crate) fn start_counting(&mut self) {
-        self.cpu_before_ns = self.cpu_ns().unwrap_or(0);
+        for time in [CpuTime::Total, CpuTime::User, CpuTime::System] {
+            self.cpu_before_ns[time as usize] = self.cpu_ns(time).unwrap_or(0);
+        }
     }
 
-    /// CPU time of all processes since [`start_counting`](Self::start_counting), in microseconds.
-    pub(crate) fn cpu_us(&self) -> Figure {
-        figure(self.cpu_ns().map(|ns| ns.saturating_sub(self.cpu_before_ns) / 1_000), Figure::Measured)
+    /// CPU time of all processes since [`start_counting`](Self::start_counting), in microseconds. The total is exact;
+    /// its parts are told apart by sampling.
+    pub(crate) fn cpu_us(&self, time: CpuTime) -> Figure {
+        let us = self.cpu_ns(time).map(|ns| ns.saturating_sub(self.cpu_before_ns[time as usize]) / 1_000);
+        figure(us, if time == CpuTime::Total { Figure::Measured } else { Figure::Sampled })
     }
 
-    fn cpu_ns(&self) -> Result<u64, Reason> {
+    fn cpu_ns(&self, time: CpuTime) -> Result<u64, Reason> {
         let member = self.cpu.as_ref().map_err(|reason| *reason)?;
+        let (first, second) = match time {
+            CpuTime::Total => ("cpuacct.usage", "usage_usec"),
+            CpuTime::User => ("cpuacct.usage_user", "user_usec"),
+            CpuTime::System => ("cpuacct.usage_sys", "system_usec"),
+        };
         match member.version {
-            Version::First => number(member, "cpuacct.usage"),
-            Version::Second => keyed(member, "cpu.stat", "usage_usec").map(|us| us.saturating_mul(1_000)),
+            Version::First => number(member, first),
+            Version::Second => keyed(member, "cpu.stat", second).map(|us| us.saturating_mul(1_000)),
         }
     }
 
@@ -158,11 +175,6 @@ impl Groups {
     pub(crate) fn forks_refused(&self) -> Figure {
         let count = self.pids.as_ref().map_err(|reason| *reason);
         figure(count.and_then(|member| keyed(member, "pids.events", "max")), Figure::Measured)
-    }
-
-    /// The groups, for tests and reports.
-    pub(crate) fn are_empty(&self) -> bool {
-        self.made.iter().all(|leaf| fs::read_to_string(leaf.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty()))
     }
 }
 
@@ -207,9 +219,9 @@ fn sweep(directory: &Path) {
             // A helper's death kills its processes, so there is none, unless its pid 1 is still dying.
             let processes = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
             for process in processes.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1) {
-                let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
+                kill(Pid::from_raw(process), Signal::SIGKILL).ok();
             }
-            let _ = fs::remove_dir(entry.path());
+            fs::remove_dir(entry.path()).ok();
         }
     }
 }

@@ -10,4 +10,4 @@ mod hierarchy;
 mod leaf;
 
 pub(crate) use hierarchy::Hierarchies;
-pub(crate) use leaf::Groups;
+pub(crate) use leaf::{CpuTime, Groups};

@@ -42,13 +42,12 @@ impl IdMaps {
 
     /// The namespace in which `owner` is the payload.
     pub(crate) fn of(&mut self, owner: Owner) -> Result<&OwnedFd, SetUpFailure> {
-        let index = match self.made.iter().position(|(made, _)| *made == owner) {
-            Some(index) => index,
-            None => {
-                let namespace = user_namespace(&map(owner.uid, self.host_id), &map(owner.gid, self.host_id))?;
-                self.made.push((owner, namespace));
-                self.made.len() - 1
-            }
+        let index = if let Some(index) = self.made.iter().position(|(made, _)| *made == owner) {
+            index
+        } else {
+            let namespace = user_namespace(&map(owner.uid, self.host_id), &map(owner.gid, self.host_id))?;
+            self.made.push((owner, namespace));
+            self.made.len() - 1
         };
         Ok(&self.made[index].1)
     }
@@ -57,13 +56,11 @@ impl IdMaps {
 /// Lines for `uid_map`: first id on the file system, first id on the host, count.
 fn map(owner: u32, host_id: u32) -> String {
     let mut lines = format!("{owner} {host_id} 1\n");
-    let mut others = |first: u32, end: u32| {
-        if first < end {
-            lines += &format!("{first} {} {}\n", OTHERS_HOST_ID + first, end - first);
+    for others in [0..owner.min(OTHERS), owner.saturating_add(1)..OTHERS] {
+        if !others.is_empty() {
+            lines.extend([format!("{} {} {}\n", others.start, OTHERS_HOST_ID + others.start, others.len())]);
         }
-    };
-    others(0, owner.min(OTHERS));
-    others(owner.saturating_add(1), OTHERS);
+    }
     lines
 }
 

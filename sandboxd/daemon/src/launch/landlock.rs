@@ -1,4 +1,4 @@
-//! Steps 8 and 9, `Settled -> Confined -> Sealed`: the Landlock ruleset, then the seccomp programs.
+//! Steps 9 and 10, `Settled -> Confined -> Sealed`: the Landlock ruleset, then the seccomp programs.
 
 use std::error::Error;
 use std::ffi::CString;
@@ -12,21 +12,22 @@ use landlock::{
 use nix::errno::Errno;
 use tack_sandbox_protocol::{Access, SetUpFailure, Stage};
 
+use crate::launch::Launch;
 use crate::launch::plan::Plan;
 use crate::launch::process::Settled;
-use crate::launch::progress::{At, Progress};
+use crate::launch::progress::At;
 use crate::launch::root::open_for_rule;
 use crate::policy::landlock::{Beneath, RULES, TMP};
 use crate::sys::process::{errno_of, landlock_abi};
 
 /// The payload opens what the ruleset lists, and reaches no process outside its domain.
-pub(crate) struct Confined {
-    _private: (),
+pub(crate) struct Confined<'a> {
+    pub(super) launch: &'a mut Launch,
 }
 
 /// System calls on the allow-list alone.
-pub(crate) struct Sealed {
-    _private: (),
+pub(crate) struct Sealed<'a> {
+    pub(super) launch: &'a mut Launch,
 }
 
 /// The oldest ABI that a sandbox is made with. From the third on, every way of changing a file is a right (the first
@@ -49,27 +50,27 @@ pub(crate) fn has_scopes(abi: ABI) -> bool {
     !Scope::from_all(abi).is_empty()
 }
 
-impl Settled {
+impl<'a> Settled<'a> {
     /// Before: the payload's process, unprivileged, in the finished root; everything under it can be opened.
     /// After: this process and its children open only what the rules list, at the kernel's full ABI. For good.
     /// Why here: the ruleset opens its paths, so it needs the new root; the seccomp programs would deny nothing of it,
     /// but come last so that they see every call of the payload and none of ours. Pid 1 stays outside the domain, so
     /// the payload can neither signal nor trace it.
-    pub(crate) fn confine(self, plan: &Plan, progress: &mut Progress) -> Result<Confined, SetUpFailure> {
+    pub(super) fn confine(self) -> Result<Confined<'a>, SetUpFailure> {
         let abi = abi().ok_or(Errno::EOPNOTSUPP).at(Stage::Landlock)?;
-        enforce(abi, plan).at(Stage::Landlock)?;
-        progress.took(Stage::Landlock);
-        Ok(Confined { _private: () })
+        enforce(abi, &self.launch.plan).at(Stage::Landlock)?;
+        self.launch.progress.took(Stage::Landlock);
+        Ok(Confined { launch: self.launch })
     }
 }
 
-impl Confined {
+impl<'a> Confined<'a> {
     /// Before: everything done but the execution.
     /// After: the allow-list and the refusals hold, for good.
-    pub(crate) fn seal(self, plan: &Plan, progress: &mut Progress) -> Result<Sealed, SetUpFailure> {
-        plan.seccomp.install().at(Stage::Seccomp)?;
-        progress.took(Stage::Seccomp);
-        Ok(Sealed { _private: () })
+    pub(super) fn seal(self) -> Result<Sealed<'a>, SetUpFailure> {
+        self.launch.plan.seccomp.install().at(Stage::Seccomp)?;
+        self.launch.progress.took(Stage::Seccomp);
+        Ok(Sealed { launch: self.launch })
     }
 }
 

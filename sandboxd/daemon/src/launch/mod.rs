@@ -44,8 +44,9 @@ use nix::unistd::{ForkResult, Pid, read};
 use tack_sandbox_protocol::{SetUpFailure, Stage, Stream};
 
 use crate::launch::plan::Plan;
+use crate::launch::privileges::Forked;
 use crate::launch::progress::{At, Progress, Record, failure, pipe};
-use crate::sys::process::{Waited, exit_now, fork, own_usage, pidfd_kill, pidfd_open, wait4};
+use crate::sys::process::{Waited, exit_now, fork, pidfd_kill, pidfd_open, wait4};
 
 /// A sandbox whose processes are on their way, as the helper holds it. Dropped, it is killed and waited for.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ pub(crate) struct Sandbox {
 /// The ends of the pipes that the sandbox's processes hold.
 #[derive(Debug)]
 pub(crate) struct Ends {
-    pub(crate) go: OwnedFd,
+    go: OwnedFd,
     pub(crate) end: OwnedFd,
     pub(crate) streams: [Option<OwnedFd>; Stream::COUNT],
 }
@@ -124,7 +125,7 @@ impl Sandbox {
     /// Kills pid 1, and with it every process of the sandbox.
     pub(crate) fn kill(&self) {
         // It fails only where pid 1 has ended already.
-        let _ = pidfd_kill(&self.pidfd);
+        pidfd_kill(&self.pidfd).ok();
     }
 
     /// Waits for pid 1 to end. When it has, no process of the sandbox is left: the kernel kills and reaps the whole
@@ -140,7 +141,7 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         if !self.reaped {
             self.kill();
-            let _ = self.wait();
+            self.wait().ok();
         }
     }
 }
@@ -150,12 +151,12 @@ impl Drop for Sandbox {
 fn sandbox(plan: Plan, progress: Progress, ends: Ends) -> i32 {
     let mut launch = Launch { plan, progress, ends };
     match launch.steps() {
-        Ok(Forked::Pid1 { payload }) => {
+        Ok(payload) => {
             // The payload alone holds `set_up` and the streams from here on.
             drop((launch.plan, launch.progress, launch.ends.streams));
             pid1::reap(payload, &launch.ends.end)
         }
-        // A payload that got here was not executed.
+        // Of pid 1, or of the payload's process, which was not executed then.
         Err(failure) => {
             let told = launch.progress.send(Record::Failed(failure));
             i32::from(told.is_err())
@@ -166,41 +167,36 @@ fn sandbox(plan: Plan, progress: Progress, ends: Ends) -> i32 {
 /// What every step works on: the plan, the pipes, and the clock.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    pub(crate) plan: Plan,
-    pub(crate) progress: Progress,
-    pub(crate) ends: Ends,
-}
-
-/// Who returns from the steps: pid 1 alone, since the payload is executed or has failed.
-enum Forked {
-    Pid1 { payload: Pid },
+    plan: Plan,
+    progress: Progress,
+    ends: Ends,
 }
 
 /// The first state: a fork of the helper, root of the host, in a pid namespace of its own, with nothing taken away.
-pub(crate) struct Started;
+pub(crate) struct Started<'a> {
+    launch: &'a mut Launch,
+}
 
 impl Launch {
-    /// The whole sequence, on one page. Each step says in its own file what holds before and after.
-    fn steps(&mut self) -> Result<Forked, SetUpFailure> {
-        let started = Started::begin()?;
-        let isolated = started.isolate(&mut self.progress)?;
-        let rooted = isolated.root(&self.plan, &mut self.progress)?;
-        let limited = rooted.limit(&self.plan, &mut self.progress)?;
-        let nobody = limited.leave_user_namespace(&mut self.progress, &self.ends.go)?;
-        let unprivileged = nobody.drop_privileges(&mut self.progress, &self.ends.go)?;
-
-        let used = own_usage().at(Stage::Payload)?;
-        let forking = Record::Forking { user_us: used.user_us, system_us: used.system_us };
-        self.progress.send(forking).at(Stage::Payload)?;
-        if let ForkResult::Parent { child } = fork().at(Stage::Payload)? {
-            return Ok(Forked::Pid1 { payload: child });
+    /// The whole sequence. Each step says in its own file what holds before and after. Pid 1 alone returns from it
+    /// well, with the payload's process id: the payload is executed, or has failed.
+    fn steps(&mut self) -> Result<Pid, SetUpFailure> {
+        let unprivileged = Started::begin(self)? // dies with the helper, no signal settings of the helper's
+            .isolate()? // mount, network, ipc and uts namespaces
+            .root()? // the new root, with everything in it
+            .limit()? // resource limits
+            .leave_user_namespace()? // user and cgroup namespaces
+            .drop_privileges()?; // ids, capabilities, no_new_privs
+        match unprivileged.fork()? {
+            Forked::Pid1 { payload } => Ok(payload),
+            Forked::Payload(unprivileged) => {
+                let sealed = unprivileged
+                    .settle()? // session, standard streams, working directory
+                    .confine()? // Landlock
+                    .seal()?; // seccomp
+                Err(sealed.execute())
+            }
         }
-        self.progress.took(Stage::Payload);
-
-        let settled = unprivileged.settle(&self.plan, &self.ends.streams, &mut self.progress)?;
-        let confined = settled.confine(&self.plan, &mut self.progress)?;
-        let sealed = confined.seal(&self.plan, &mut self.progress)?;
-        Err(sealed.execute(&self.plan, &mut self.progress))
     }
 }
 

@@ -9,42 +9,42 @@ use nix::sys::signal::Signal;
 use nix::unistd::sethostname;
 use tack_sandbox_protocol::{SetUpFailure, Stage};
 
-use crate::launch::Started;
-use crate::launch::progress::{At, Progress};
+use crate::launch::progress::At;
+use crate::launch::{Launch, Started};
 use crate::policy::root::HOST_NAME;
 use crate::sys::process::{errno_of, loopback_up, reset_signals};
 
 /// Own mount, network, ipc and uts namespaces; mounts made from here on are seen by no one else.
-pub(crate) struct Isolated {
-    _private: (),
+pub(crate) struct Isolated<'a> {
+    pub(super) launch: &'a mut Launch,
 }
 
-impl Started {
+impl<'a> Started<'a> {
     /// Before: a fork of the helper. After: it dies with the helper, cannot be traced, and has no signal settings of
     /// the helper's. Why first: whatever fails later, nothing outlives the helper.
-    pub(crate) fn begin() -> Result<Self, SetUpFailure> {
+    pub(super) fn begin(launch: &'a mut Launch) -> Result<Self, SetUpFailure> {
         set_pdeathsig(Signal::SIGKILL).at(Stage::Fork)?;
         set_dumpable(false).at(Stage::Fork)?;
         reset_signals().at(Stage::Fork)?;
         // When the host runs short of memory, a sandbox goes before anything else does.
         fs::write("/proc/self/oom_score_adj", "1000").map_err(|error| errno_of(&error)).at(Stage::Fork)?;
-        Ok(Self)
+        Ok(Self { launch })
     }
 
     /// Before: the helper's namespaces, but for pids.
     /// After: own mount, network, ipc and uts namespaces, owned by the initial user namespace; no mount event passes
     /// between them and the host; loopback is up and is the only interface; the host's name is hidden.
     /// Why here: everything after makes mounts.
-    pub(crate) fn isolate(self, progress: &mut Progress) -> Result<Isolated, SetUpFailure> {
+    pub(super) fn isolate(self) -> Result<Isolated<'a>, SetUpFailure> {
         let flags =
             CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
         unshare(flags).at(Stage::Namespaces)?;
         let none = None::<&str>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).at(Stage::Namespaces)?;
         sethostname(HOST_NAME).at(Stage::Namespaces)?;
-        progress.took(Stage::Namespaces);
+        self.launch.progress.took(Stage::Namespaces);
         loopback_up().at(Stage::Loopback)?;
-        progress.took(Stage::Loopback);
-        Ok(Isolated { _private: () })
+        self.launch.progress.took(Stage::Loopback);
+        Ok(Isolated { launch: self.launch })
     }
 }

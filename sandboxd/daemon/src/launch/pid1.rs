@@ -12,7 +12,7 @@ use crate::sys::process::{Closing, close_range, wait4};
 /// every other process of the pid namespace.
 pub(crate) fn reap(payload: Pid, end: &OwnedFd) -> i32 {
     // The helper's standard streams are still open here. Nothing is read or written, so failing to close is harmless.
-    let _ = close_range(0, 2, Closing::Now);
+    close_range(0, 2, Closing::Now).ok();
     loop {
         match wait4(None) {
             Ok(waited) if waited.pid == payload.as_raw() => {

@@ -56,10 +56,11 @@ pub(crate) struct Plan {
     pub(crate) policy_digest: [u8; 32],
 }
 
-/// One of the request's mounts: a detached mount, and where it goes.
+/// One of the request's mounts, and where it goes.
 #[derive(Debug)]
 pub(crate) struct PlannedMount {
-    pub(crate) mount: OwnedFd,
+    /// Taken when it gets its place.
+    pub(crate) detached: Option<OwnedFd>,
     /// The components of the target, none of them `..`.
     pub(crate) target: Vec<CString>,
     pub(crate) is_directory: bool,
@@ -197,7 +198,7 @@ fn plan_mount(mount: &protocol::Mount<'_>, id_maps: &mut IdMaps) -> Result<(Plan
         }
         Err(errno) => return Err(failure(Stage::Mounts, errno)),
     };
-    Ok((PlannedMount { mount: detached, target, is_directory, access: mount.access }, owned))
+    Ok((PlannedMount { detached: Some(detached), target, is_directory, access: mount.access }, owned))
 }
 
 /// The components of a mount's target.
@@ -289,19 +290,20 @@ fn digest(seccomp: &Programs, request: &RunRequest<'_>) -> [u8; 32] {
         hash.update(bytes);
         hash.update([0]);
     };
-    policy::root::SYSTEM_DIRECTORIES.iter().for_each(|name| text(name.as_bytes()));
-    policy::root::ETC_FROM_HOST.iter().for_each(|(name, _)| text(name.as_bytes()));
-    for (name, content) in policy::root::ETC.iter().chain(&policy::root::LINKS) {
-        text(name.as_bytes());
-        text(content.as_bytes());
+    // The tables are constants without addresses or hashes in them, so their debug form is one text for one policy.
+    for table in [
+        format!("{:?}", policy::root::SYSTEM_DIRECTORIES),
+        format!("{:?}", policy::root::ETC_FROM_HOST),
+        format!("{:?}", policy::root::ETC),
+        format!("{:?}", policy::root::LINKS),
+        format!("{:?}", policy::root::DEVICES),
+        format!("{:?}", policy::root::PROC_READ_ONLY),
+        format!("{:?}", policy::root::PROC_MASKED),
+        format!("{:?}", policy::landlock::RULES),
+        format!("{:?}", request.limits),
+    ] {
+        text(table.as_bytes());
     }
-    policy::root::DEVICES.iter().for_each(|device| text(format!("{device:?}").as_bytes()));
-    policy::root::PROC_READ_ONLY.iter().for_each(|name| text(name.as_bytes()));
-    policy::root::PROC_MASKED.iter().for_each(|(name, _)| text(name.as_bytes()));
-    for (path, beneath, _) in policy::landlock::RULES {
-        text(format!("{path} {beneath:?}").as_bytes());
-    }
-    text(format!("{:?}", request.limits).as_bytes());
     for mount in Mounts::as_slice(&request.mounts) {
         text(format!("{:?}", mount.access).as_bytes());
         text(mount.target);

@@ -1,6 +1,7 @@
-//! Steps 4 to 6, `Rooted -> Limited -> Nobody -> Unprivileged`: limits, a user who owns nothing, no capability.
+//! Steps 4 to 7, `Rooted -> Limited -> Nobody -> Unprivileged`: limits, a user who owns nothing, no capability; and
+//! the fork of the payload's process.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use caps::CapSet;
 use nix::errno::Errno;
@@ -9,29 +10,28 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::{set_dumpable, set_no_new_privs, set_pdeathsig};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
-use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid};
 use tack_sandbox_protocol::{SetUpFailure, Stage};
 
-use crate::launch::await_go;
-use crate::launch::plan::Plan;
-use crate::launch::progress::{At, Progress, Record, failure};
+use crate::launch::progress::{At, Record, failure};
 use crate::launch::root::Rooted;
+use crate::launch::{Launch, await_go};
 use crate::policy::root::PAYLOAD_ID;
-use crate::sys::process::lock_securebits;
+use crate::sys::process::{fork, lock_securebits, own_usage};
 
 /// The resource limits hold, for this process and all its children.
-pub(crate) struct Limited {
-    _private: (),
+pub(crate) struct Limited<'a> {
+    pub(super) launch: &'a mut Launch,
 }
 
 /// A user namespace in which one id is mapped, and it is not the host's root.
-pub(crate) struct Nobody {
-    _private: (),
+pub(crate) struct Nobody<'a> {
+    pub(super) launch: &'a mut Launch,
 }
 
 /// No capability in any set, no way to one, and no privileges by execution.
-pub(crate) struct Unprivileged {
-    _private: (),
+pub(crate) struct Unprivileged<'a> {
+    pub(super) launch: &'a mut Launch,
 }
 
 /// The kernel's default of a soft limit for the stack; programs may raise theirs to the hard one.
@@ -42,14 +42,15 @@ const LOCKED_BYTES: u64 = 8 << 20;
 const QUEUE_BYTES: u64 = 819_200;
 const PENDING_SIGNALS: u64 = 4_096;
 
-impl Rooted {
+impl<'a> Rooted<'a> {
     /// Before: root of the host, so that limits can also rise above the helper's own.
     /// After: soft and hard limits are the request's.
     /// Why here: after it, they can only sink.
-    pub(crate) fn limit(self, plan: &Plan, progress: &mut Progress) -> Result<Limited, SetUpFailure> {
-        let limits = &plan.limits;
-        // Pid 1 is a process of the same user.
-        let processes = u64::from(limits.processes) + 1;
+    pub(super) fn limit(self) -> Result<Limited<'a>, SetUpFailure> {
+        let limits = &self.launch.plan.limits;
+        // Pid 1 is a process of the same user; and one more, so that the group's limit, which counts refusals, comes
+        // first where there is a group.
+        let processes = u64::from(limits.processes) + 2;
         // A backstop for each process alone, behind the limit of all together: whole seconds, rounded up, and one more.
         let cpu_s = limits.cpu_us.div_ceil(1_000_000) + 1;
         #[rustfmt::skip]
@@ -69,38 +70,38 @@ impl Rooted {
         for (resource, soft, hard) in table {
             setrlimit(resource, soft, hard).at(Stage::ResourceLimits)?;
         }
-        progress.took(Stage::ResourceLimits);
-        Ok(Limited { _private: () })
+        self.launch.progress.took(Stage::ResourceLimits);
+        Ok(Limited { launch: self.launch })
     }
 }
 
-impl Limited {
+impl<'a> Limited<'a> {
     /// Before: root of the host, in the initial user namespace; all mounts made.
     /// After: own user namespace, in which the helper has mapped the payload's id and no other; own cgroup namespace,
     /// whose root are the groups that the helper has moved us into.
     /// Why last of the namespaces: mounts made before belong to the initial user namespace and cannot be undone from
     /// this one; and the groups, which are slow to join, get joined while the mounts are made.
-    pub(crate) fn leave_user_namespace(self, progress: &mut Progress, go: &OwnedFd) -> Result<Nobody, SetUpFailure> {
+    pub(super) fn leave_user_namespace(self) -> Result<Nobody<'a>, SetUpFailure> {
         unshare(CloneFlags::CLONE_NEWUSER).at(Stage::UserNamespace)?;
-        progress.send(Record::AwaitingMaps).at(Stage::UserNamespace)?;
-        await_go(go).at(Stage::UserNamespace)?;
+        self.launch.progress.send(Record::AwaitingMaps).at(Stage::UserNamespace)?;
+        await_go(&self.launch.ends.go).at(Stage::UserNamespace)?;
         unshare(CloneFlags::CLONE_NEWCGROUP).at(Stage::UserNamespace)?;
-        progress.took(Stage::UserNamespace);
-        Ok(Nobody { _private: () })
+        self.launch.progress.took(Stage::UserNamespace);
+        Ok(Nobody { launch: self.launch })
     }
 }
 
-impl Nobody {
+impl<'a> Nobody<'a> {
     /// Before: all capabilities, but over the new user namespace alone.
     /// After: the payload's uid and gid, no other group; no capability in the bounding, ambient, inheritable,
     /// permitted or effective set; security bits locked; `no_new_privs`; death with the helper.
     /// Why here: changing ids takes capabilities of the new namespace, and they are wanted for nothing else.
-    pub(crate) fn drop_privileges(self, progress: &mut Progress, go: &OwnedFd) -> Result<Unprivileged, SetUpFailure> {
+    pub(super) fn drop_privileges(self) -> Result<Unprivileged<'a>, SetUpFailure> {
         let (uid, gid) = (Uid::from_raw(PAYLOAD_ID), Gid::from_raw(PAYLOAD_ID));
         setgroups(&[]).at(Stage::Credentials)?;
         setresgid(gid, gid, gid).at(Stage::Credentials)?;
         setresuid(uid, uid, uid).at(Stage::Credentials)?;
-        progress.took(Stage::Credentials);
+        self.launch.progress.took(Stage::Credentials);
 
         for set in [CapSet::Bounding, CapSet::Ambient] {
             caps::clear(None, set).map_err(|_| Errno::last()).at(Stage::Capabilities)?;
@@ -116,11 +117,36 @@ impl Nobody {
         set_dumpable(false).at(Stage::Capabilities)?;
         set_pdeathsig(Signal::SIGKILL).at(Stage::Capabilities)?;
         // Had the helper died before that, no signal would come. Its end of `go` is open as long as it lives.
-        let mut helper = [PollFd::new(go.as_fd(), PollFlags::POLLIN)];
+        let mut helper = [PollFd::new(self.launch.ends.go.as_fd(), PollFlags::POLLIN)];
         if poll(&mut helper, PollTimeout::ZERO).at(Stage::Capabilities)? != 0 {
             return Err(failure(Stage::Capabilities, Errno::EPIPE));
         }
-        progress.took(Stage::Capabilities);
-        Ok(Unprivileged { _private: () })
+        self.launch.progress.took(Stage::Capabilities);
+        Ok(Unprivileged { launch: self.launch })
+    }
+}
+
+/// Who is on which side of the fork.
+pub(crate) enum Forked<'a> {
+    /// The sandbox's first process, which stays behind to reap.
+    Pid1 { payload: Pid },
+    /// The process that becomes the payload.
+    Payload(Unprivileged<'a>),
+}
+
+impl<'a> Unprivileged<'a> {
+    /// Before: pid 1, confined but for Landlock and seccomp. After: pid 1, and the payload's process.
+    /// Why here: Landlock's domain is the payload's alone, so that pid 1 is outside it and out of its reach.
+    pub(super) fn fork(self) -> Result<Forked<'a>, SetUpFailure> {
+        let used = own_usage().at(Stage::Payload)?;
+        let forking = Record::Forking { user_us: used.user_us, system_us: used.system_us };
+        self.launch.progress.send(forking).at(Stage::Payload)?;
+        match fork().at(Stage::Payload)? {
+            ForkResult::Parent { child } => Ok(Forked::Pid1 { payload: child }),
+            ForkResult::Child => {
+                self.launch.progress.took(Stage::Payload);
+                Ok(Forked::Payload(self))
+            }
+        }
     }
 }

@@ -10,15 +10,16 @@ use nix::sys::stat::{Mode, SFlag, fstat, makedev, mkdirat, mknodat};
 use nix::unistd::{fchdir, pivot_root, symlinkat, write};
 use tack_sandbox_protocol::{SetUpFailure, Stage};
 
+use crate::launch::Launch;
 use crate::launch::namespaces::Isolated;
 use crate::launch::plan::{Plan, PlannedMount, SystemEntry};
-use crate::launch::progress::{At, Progress};
+use crate::launch::progress::At;
 use crate::policy;
 use crate::sys::mount::{Attributes, Reach, move_mount, new_filesystem, open_tree, set_attributes};
 
 /// `/` is the sandbox's own, and nothing of the host's tree can be reached but what was attached to it.
-pub(crate) struct Rooted {
-    _private: (),
+pub(crate) struct Rooted<'a> {
+    pub(super) launch: &'a mut Launch,
 }
 
 /// The root holds names, small files and mount points alone.
@@ -31,20 +32,21 @@ fn readable() -> Mode {
     Mode::from_bits_truncate(0o755)
 }
 
-impl Isolated {
+impl<'a> Isolated<'a> {
     /// Before: own mount namespace, still a copy of the host's; the plan's mounts are detached and already read-only
     /// where they should be.
     /// After: `/` is a read-only tmpfs with the system directories, a made `/etc`, own `/tmp`, `/dev` and `/proc`,
     /// and the request's mounts; the host's root is detached; no descriptor of a mount is open.
     /// Why here: it takes root's capabilities in the initial user namespace, which the next steps give up.
-    pub(crate) fn root(self, plan: &Plan, progress: &mut Progress) -> Result<Rooted, SetUpFailure> {
+    pub(super) fn root(self) -> Result<Rooted<'a>, SetUpFailure> {
+        let Launch { plan, progress, .. } = &mut *self.launch;
         let root = new_filesystem(c"tmpfs", &ROOT_OPTIONS, Attributes::NOSUID).at(Stage::Root)?;
         // Attached over the old root, since no other directory is sure to be there. The old root goes by `pivot_root`.
         move_mount(&root, AT_FDCWD, c"/").at(Stage::Root)?;
         for name in [c"etc", c"var", c"tmp", c"dev", c"proc", c"run", c"root", c"home"] {
             mkdirat(&root, name, readable()).at(Stage::Root)?;
         }
-        attach_system(&root, plan).at(Stage::Root)?;
+        attach_system(&root, std::mem::take(&mut plan.system)).at(Stage::Root)?;
         progress.took(Stage::Root);
 
         make_etc(&root).at(Stage::Etc)?;
@@ -62,7 +64,7 @@ impl Isolated {
 
         // Directories are made on the way to a target only in these two: never in what belongs to the host.
         let own = [fstat(&root).at(Stage::Mounts)?.st_dev, fstat(&tmp).at(Stage::Mounts)?.st_dev];
-        for (index, mount) in plan.mounts.iter().enumerate() {
+        for (index, mount) in plan.mounts.iter_mut().enumerate() {
             attach(&root, mount, &own).at(Stage::Mounts).map_err(|mut failure| {
                 failure.mount = u8::try_from(index).ok();
                 failure
@@ -77,17 +79,17 @@ impl Isolated {
         umount2(".", MntFlags::MNT_DETACH).at(Stage::Pivot)?;
         nix::unistd::chdir("/").at(Stage::Pivot)?;
         progress.took(Stage::Pivot);
-        Ok(Rooted { _private: () })
+        Ok(Rooted { launch: self.launch })
     }
 }
 
-fn attach_system(root: &OwnedFd, plan: &Plan) -> nix::Result<()> {
-    for entry in &plan.system {
+fn attach_system(root: &OwnedFd, entries: Vec<SystemEntry>) -> nix::Result<()> {
+    for entry in entries {
         match entry {
             SystemEntry::Link { name, target } => symlinkat(target.as_c_str(), root, name.as_c_str())?,
             SystemEntry::Mount { mount, name, is_directory } => {
-                make_point(root, name, *is_directory)?;
-                move_mount(mount, root, name)?;
+                make_point(root, &name, is_directory)?;
+                move_mount(mount, root, &name)?;
             }
         }
     }
@@ -175,8 +177,10 @@ fn present<T>(result: nix::Result<T>) -> nix::Result<Option<T>> {
 
 /// Puts one of the request's mounts in its place. Missing parents are made where the parent is one of the sandbox's
 /// `own` file systems, known by their device numbers; in anything that came from the host, a missing target is an error.
-fn attach(root: &OwnedFd, mount: &PlannedMount, own: &[u64]) -> nix::Result<()> {
-    let Some((last, parents)) = mount.target.split_last() else { return Err(Errno::EINVAL) };
+fn attach(root: &OwnedFd, mount: &mut PlannedMount, own: &[u64]) -> nix::Result<()> {
+    let (Some((last, parents)), Some(detached)) = (mount.target.split_last(), mount.detached.take()) else {
+        return Err(Errno::EINVAL);
+    };
     let mut directory = open_directory(root, c".")?;
     for name in parents {
         if own.contains(&fstat(&directory)?.st_dev) {
@@ -191,7 +195,7 @@ fn attach(root: &OwnedFd, mount: &PlannedMount, own: &[u64]) -> nix::Result<()> 
     let kind = if mount.is_directory { OFlag::O_DIRECTORY } else { OFlag::empty() };
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | kind;
     let point = openat(&directory, last.as_c_str(), flags, Mode::empty())?;
-    move_mount(&mount.mount, &point, c"")
+    move_mount(&detached, &point, c"")
 }
 
 fn open_directory(parent: &OwnedFd, name: &CStr) -> nix::Result<OwnedFd> {

@@ -1,4 +1,4 @@
-//! Step 9, `Confined -> Sealed`: the seccomp programs.
+//! The seccomp programs of step 10, `Confined -> Sealed`.
 //!
 //! Compiled by the helper before anything is forked, so that a fault in the policy starts no process; installed last,
 //! since the steps before need calls that the programs refuse.
@@ -76,7 +76,7 @@ impl Programs {
 }
 
 fn numbers<'a>(lists: &'a [&'a [Calls]]) -> impl Iterator<Item = i64> + 'a {
-    lists.iter().copied().flatten().flat_map(|calls| calls.numbers).copied()
+    lists.iter().copied().flatten().flat_map(|calls| calls.calls).map(|(_, number)| *number)
 }
 
 /// Adds the conditional refusals: rules of one call are alternatives, conditions of one rule must all hold.
@@ -105,7 +105,7 @@ fn refuse(rules: &mut BTreeMap<i64, Vec<SeccompRule>>, lists: &[&[Refused]]) -> 
             }
             alternatives = longer;
         }
-        for number in refused.numbers {
+        for (_, number) in refused.calls {
             let chain = rules.entry(*number).or_default();
             for conditions in &alternatives {
                 chain.push(SeccompRule::new(conditions.clone())?);
@@ -148,7 +148,7 @@ mod tests {
             assert!(seen.insert(number), "system call {number} is on two lists");
         }
         for refused in [REFUSED, REFUSED_HERE, FAMILIES_REFUSED].into_iter().flatten() {
-            assert!(refused.numbers.iter().all(|number| seen.contains(number)), "{}", refused.reason);
+            assert!(refused.calls.iter().all(|(_, number)| seen.contains(number)), "{}", refused.reason);
         }
         assert!(!seen.contains(&libc::SYS_clone3), "its flags are behind a pointer: ENOSYS makes libc use clone");
         assert!(!seen.contains(&libc::SYS_openat2), "its mode is behind a pointer");

@@ -6,18 +6,21 @@
 
 use std::ffi::c_long;
 
+/// A call's name in `libc`, and its number on this architecture.
+pub(crate) type Call = (&'static str, c_long);
+
 /// Calls with one reason.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calls {
     pub(crate) reason: &'static str,
-    pub(crate) numbers: &'static [c_long],
+    pub(crate) calls: &'static [Call],
 }
 
 /// Calls that are refused when an argument says so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused {
     pub(crate) reason: &'static str,
-    pub(crate) numbers: &'static [c_long],
+    pub(crate) calls: &'static [Call],
     /// Refused if all of these hold.
     pub(crate) when: &'static [When],
 }
@@ -32,10 +35,12 @@ pub(crate) enum When {
     Has(u8, u32),
 }
 
+macro_rules! names {
+    ($($name:ident)+) => { &[$((stringify!($name), libc::$name)),+] };
+}
+
 macro_rules! calls {
-    ($($reason:literal: $($name:ident)+;)+) => {
-        &[$(Calls { reason: $reason, numbers: &[$(libc::$name),+] }),+]
-    };
+    ($($reason:literal: $($name:ident)+;)+) => { &[$(Calls { reason: $reason, calls: names![$($name)+] }),+] };
 }
 
 /// Allowed, whatever their arguments, unless [`REFUSED`] says otherwise.
@@ -175,31 +180,31 @@ const TEMPORARY: u32 = 0o20_000_000;
 /// Refused with `EPERM` when the conditions hold.
 #[rustfmt::skip]
 pub(crate) const REFUSED: &[Refused] = &[
-    Refused { reason: "namespaces", numbers: &[libc::SYS_clone], when: &[When::Has(0, CLONE_NEW)] },
-    Refused { reason: "pushes keys into a terminal", numbers: &[libc::SYS_ioctl], when: &[When::Is(1, 0x5412)] }, // TIOCSTI
-    Refused { reason: "pastes into a console",       numbers: &[libc::SYS_ioctl], when: &[When::Is(1, 0x541C)] }, // TIOCLINUX
-    Refused { reason: "loads line disciplines",      numbers: &[libc::SYS_ioctl], when: &[When::Is(1, 0x5423)] }, // TIOCSETD
+    Refused { reason: "namespaces", calls: names![SYS_clone], when: &[When::Has(0, CLONE_NEW)] },
+    Refused { reason: "pushes keys into a terminal", calls: names![SYS_ioctl], when: &[When::Is(1, 0x5412)] }, // TIOCSTI
+    Refused { reason: "pastes into a console",       calls: names![SYS_ioctl], when: &[When::Is(1, 0x541C)] }, // TIOCLINUX
+    Refused { reason: "loads line disciplines",      calls: names![SYS_ioctl], when: &[When::Is(1, 0x5423)] }, // TIOCSETD
     Refused {
         reason: "READ_IMPLIES_EXEC and ADDR_NO_RANDOMIZE weaken memory; 0, 8 (32-bit), UNAME26 and asking do not",
-        numbers: &[libc::SYS_personality],
+        calls: names![SYS_personality],
         when: &[When::IsNot(0, 0), When::IsNot(0, 8), When::IsNot(0, 0x2_0000), When::IsNot(0, 0x2_0008),
                 When::IsNot(0, u32::MAX)],
     },
     // In a writable mount the payload's files belong to the directory's owner outside, who may be root.
-    Refused { reason: "a set-ID file would outlive the run", numbers: &[libc::SYS_fchmod], when: &[When::Has(1, SET_ID)] },
+    Refused { reason: "a set-ID file would outlive the run", calls: names![SYS_fchmod], when: &[When::Has(1, SET_ID)] },
     Refused {
         reason: "a set-ID file would outlive the run",
-        numbers: &[libc::SYS_fchmodat, libc::SYS_fchmodat2, libc::SYS_mknodat],
+        calls: names![SYS_fchmodat SYS_fchmodat2 SYS_mknodat],
         when: &[When::Has(2, SET_ID)],
     },
     Refused {
         reason: "a set-ID file would outlive the run",
-        numbers: &[libc::SYS_openat],
+        calls: names![SYS_openat],
         when: &[When::Has(2, CREATE), When::Has(3, SET_ID)],
     },
     Refused {
         reason: "a set-ID file would outlive the run",
-        numbers: &[libc::SYS_openat],
+        calls: names![SYS_openat],
         when: &[When::Has(2, TEMPORARY), When::Has(3, SET_ID)],
     },
 ];
@@ -210,17 +215,17 @@ pub(crate) const REFUSED: &[Refused] = &[
 pub(crate) const REFUSED_HERE: &[Refused] = &[
     Refused {
         reason: "a set-ID file would outlive the run",
-        numbers: &[libc::SYS_chmod, libc::SYS_mknod, libc::SYS_creat],
+        calls: names![SYS_chmod SYS_mknod SYS_creat],
         when: &[When::Has(1, SET_ID)],
     },
     Refused {
         reason: "a set-ID file would outlive the run",
-        numbers: &[libc::SYS_open],
+        calls: names![SYS_open],
         when: &[When::Has(1, CREATE), When::Has(2, SET_ID)],
     },
     Refused {
         reason: "a set-ID file would outlive the run",
-        numbers: &[libc::SYS_open],
+        calls: names![SYS_open],
         when: &[When::Has(1, TEMPORARY), When::Has(2, SET_ID)],
     },
 ];
@@ -232,12 +237,12 @@ pub(crate) const REFUSED_HERE: &[Refused] = &[];
 pub(crate) const FAMILIES_REFUSED: &[Refused] = &[
     Refused {
         reason: "AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK alone: AF_VSOCK reaches the hypervisor from any namespace",
-        numbers: &[libc::SYS_socket, libc::SYS_socketpair],
+        calls: names![SYS_socket SYS_socketpair],
         when: &[When::IsNot(0, 1), When::IsNot(0, 2), When::IsNot(0, 10), When::IsNot(0, 16)],
     },
     Refused {
         reason: "of netlink, NETLINK_ROUTE alone, which lists interfaces",
-        numbers: &[libc::SYS_socket],
+        calls: names![SYS_socket],
         when: &[When::Is(0, 16), When::IsNot(2, 0)],
     },
 ];

@@ -14,7 +14,7 @@ use tack_sandbox_protocol::{
     Stream, StreamSummary, Times, Usage,
 };
 
-use crate::group::{Groups, Hierarchies};
+use crate::group::{CpuTime, Groups, Hierarchies};
 use crate::launch::id_map::map_payload;
 use crate::launch::plan::Plan;
 use crate::launch::progress::{At, Record, failure};
@@ -203,8 +203,10 @@ impl Watch {
             sources.push(source);
             fds.push(PollFd::new(fd, flags));
         };
+        // Processes that have been killed need no reader: what they have written waits in the pipes, and no more comes.
+        let dying = self.cause.is_some() && pid1_lives;
         for (stream, fd) in Stream::ALL.iter().zip(&self.sandbox.streams) {
-            if let Some(fd) = fd {
+            if let Some(fd) = fd.as_ref().filter(|_| !dying) {
                 add(Source::Stream(*stream), fd.as_fd(), PollFlags::POLLIN);
             }
         }
@@ -240,7 +242,9 @@ impl Watch {
     fn check_limits(&mut self, groups: &Groups) {
         if groups.oom_kills().value().is_some_and(|kills| kills > 0) {
             self.end(Cause::OutOfMemory);
-        } else if self.executed.is_some() && groups.cpu_us().value().is_some_and(|us| us > self.limits.cpu_us) {
+        } else if self.executed.is_some()
+            && groups.cpu_us(CpuTime::Total).value().is_some_and(|us| us > self.limits.cpu_us)
+        {
             self.end(Cause::Cpu);
         }
     }
@@ -376,21 +380,26 @@ impl Watch {
     }
 
     fn usage(&self, wall: Option<Duration>, groups: &Groups, waited: nix::Result<Waited>) -> Usage {
-        let of_tree = |pick: fn(CpuUsage) -> u64| match (waited, self.launch_usage) {
-            (Ok(waited), Some(launch)) => Figure::Sampled(pick(waited.usage).saturating_sub(pick(launch))),
-            (Err(errno), _) => Figure::Unavailable(Reason::Unreadable { errno: errno as i32 }),
-            (_, None) => Figure::Unavailable(Reason::NotReached),
+        // Pid 1 has waited for what ended by itself. What was killed with it has left no trace in its `rusage`.
+        let by_rusage = |pick: fn(&Waited, CpuUsage) -> u64| match (&waited, self.launch_usage, self.status) {
+            (Ok(waited), Some(launch), Some(_)) => Figure::Sampled(pick(waited, launch)),
+            (Err(errno), ..) => Figure::Unavailable(Reason::Unreadable { errno: *errno as i32 }),
+            (_, None, _) => Figure::Unavailable(Reason::NotReached),
+            (_, _, None) => Figure::Unavailable(Reason::Killed),
         };
+        let by_group_or = |time, rusage| match groups.cpu_us(time) {
+            Figure::Unavailable(_) => rusage,
+            counted => counted,
+        };
+        let user = by_rusage(|waited, launch| waited.usage.user_us.saturating_sub(launch.user_us));
+        let system = by_rusage(|waited, launch| waited.usage.system_us.saturating_sub(launch.system_us));
         Usage {
             wall_us: wall.map_or(0, |wall| u64::try_from(wall.as_micros()).unwrap_or(u64::MAX)),
-            cpu_us: groups.cpu_us(),
-            user_us: of_tree(|usage| usage.user_us),
-            system_us: of_tree(|usage| usage.system_us),
+            cpu_us: groups.cpu_us(CpuTime::Total),
+            user_us: by_group_or(CpuTime::User, user),
+            system_us: by_group_or(CpuTime::System, system),
             memory_peak_bytes: groups.memory_peak_bytes(),
-            max_rss_bytes: match waited {
-                Ok(waited) => Figure::Sampled(waited.max_rss_bytes),
-                Err(errno) => Figure::Unavailable(Reason::Unreadable { errno: errno as i32 }),
-            },
+            max_rss_bytes: by_rusage(|waited, _| waited.max_rss_bytes),
             processes_peak: groups.processes_peak(),
             forks_refused: groups.forks_refused(),
             oom_kills: groups.oom_kills(),

@@ -2,4 +2,5 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod mount;
+pub(crate) mod probe;
 pub(crate) mod process;

@@ -23,7 +23,6 @@ const EMPTY: &CStr = c"";
 pub(crate) struct Attributes(u64);
 
 impl Attributes {
-    pub(crate) const NONE: Self = Self(0);
     pub(crate) const RDONLY: Self = Self(0x1);
     pub(crate) const NOSUID: Self = Self(0x2);
     pub(crate) const NODEV: Self = Self(0x4);

@@ -134,10 +134,14 @@ pub(crate) fn close_range(first: c_uint, last: c_uint, closing: Closing) -> nix:
 
 /// Gives every signal its default action and blocks none.
 pub(crate) fn reset_signals() -> nix::Result<()> {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: `SIG_DFL` is no function of ours. The two signals without a choice, and the two that the C library
-        // keeps for itself, are refused with `EINVAL`, and are at their default anyway.
-        let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
+    /// The kernel's `struct sigaction` on every 64-bit architecture: four words, of which zero means the default.
+    const DEFAULT: [u64; 4] = [0; 4];
+    for signal in (1..=libc::SIGRTMAX()).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
+        // By number, since the C library keeps two signals for itself, and leaves them ignored in what it spawns.
+        let (new, old) = (DEFAULT.as_ptr(), std::ptr::null_mut::<u64>());
+        // SAFETY: `new` is a signal action without a handler, the old one is not asked for, and a set has 8 bytes.
+        let result = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old, 8) };
+        Errno::result(result)?;
     }
     nix::sys::signal::SigSet::empty().thread_set_mask()
 }
@@ -173,8 +177,8 @@ pub(crate) fn loopback_up() -> nix::Result<()> {
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = (*from).cast_signed();
     }
-    // `IFF_UP | IFF_RUNNING` is 0x41: it fits.
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    request.ifr_ifru.ifru_flags =
+        libc::c_short::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(|_| Errno::EINVAL)?;
     // SAFETY: the request wants a pointer to an `ifreq` with name and flags, which outlives the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     Errno::result(result).map(drop)

@@ -1,0 +1,357 @@
+//! What a payload sees of the host, what it is, and what it may do with what it was given.
+
+mod harness;
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use harness::{Scratch, finish, output, processes_with, shell};
+use tack_sandbox_client::protocol::{Cause, Layer, LayerState, Reason, Stage};
+use tack_sandbox_client::{Access, Mount, Run};
+
+#[test]
+fn the_root_holds_what_is_listed_and_nothing_else_of_the_host() {
+    if !harness::can_sandbox("the root") {
+        return;
+    }
+    let names = output(&shell("ls -A /"));
+    let listed = [
+        "bin", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "proc", "root", "run", "sbin", "tmp", "usr",
+        "var",
+    ];
+    for name in names.lines() {
+        assert!(listed.contains(&name), "`/{name}` is on no list");
+    }
+    let empty = output(&shell("ls -A /home /root /run /tmp /var/tmp /dev/shm | grep -v : ; echo end"));
+    assert_eq!(empty.trim(), "end", "private directories begin empty");
+    let devices = output(&shell("ls -A /dev"));
+    let expected = "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero";
+    assert_eq!(devices.split_whitespace().collect::<Vec<_>>().join(" "), expected);
+    // The control: what is missing inside is there outside.
+    assert!(fs::exists("/etc/shadow").unwrap());
+    assert!(!fs::read_dir("/sys").unwrap().next().unwrap().unwrap().file_name().is_empty());
+}
+
+#[test]
+fn a_host_file_under_a_temporary_directory_is_not_there_inside() {
+    if !harness::can_sandbox("the host's files") {
+        return;
+    }
+    let scratch = Scratch::new("secret");
+    let secret = scratch.0.join("secret");
+    fs::write(&secret, "secret").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
+    let script = format!("cat {0}; ls /proc/1/root{0}; ls -d /..{0}; echo end", secret.display());
+    let finished = finish(&shell(&script));
+    let error = String::from_utf8_lossy(&finished.stderr.head).into_owned();
+    assert_eq!(error.matches("No such file").count(), 2, "{error}");
+    assert_eq!(error.matches("Permission denied").count(), 1, "pid 1's root cannot be followed: {error}");
+    assert_eq!(finished.stdout.head, b"end\n");
+    assert_eq!(fs::read(&secret).unwrap(), b"secret", "the control");
+}
+
+#[test]
+fn a_payload_is_nobody_with_nothing() {
+    if !harness::can_sandbox("the payload's identity") {
+        return;
+    }
+    let status = output(&shell("cat /proc/self/status"));
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {name}")).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for capabilities in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(field(capabilities), "0000000000000000", "{capabilities}");
+    }
+    assert_eq!(field("NoNewPrivs"), "1");
+    assert_eq!(field("Seccomp"), "2");
+    assert_eq!(field("Uid"), "1000 1000 1000 1000");
+    assert_eq!(field("Gid"), "1000 1000 1000 1000");
+    assert_eq!(field("Groups"), "");
+    for signals in ["SigBlk", "SigIgn", "SigCgt"] {
+        // The shell itself catches SIGINT and SIGCHLD at most; nothing is ignored or blocked.
+        let set = u64::from_str_radix(&field(signals), 16).unwrap();
+        assert!(signals == "SigCgt" || set == 0, "{signals} {set:x}");
+    }
+    // The control: this process has what the payload lacks.
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    assert!(own.contains("NoNewPrivs:\t0") && !own.contains("CapEff:\t0000000000000000"));
+
+    let maps = output(&shell("cat /proc/self/uid_map /proc/self/gid_map"));
+    for line in maps.lines() {
+        let ids: Vec<u32> = line.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        assert_eq!((ids[0], ids[2]), (1_000, 1), "{line}");
+        assert!(ids[1] >= 0x7000_0000, "a host id of its own, and never 0: {line}");
+    }
+}
+
+#[test]
+fn a_payload_sees_its_own_processes_and_descriptors_alone() {
+    if !harness::can_sandbox("the payload's surroundings") {
+        return;
+    }
+    // A descriptor that a careless client lets its children inherit.
+    let script = "ls /proc | grep -E '^[0-9]+$' | tr '\\n' ' '; echo; exec ls -l /proc/self/fd";
+    let seen = output(&shell(script));
+    let (processes, descriptors) = seen.split_once('\n').unwrap();
+    assert!(processes.split_whitespace().count() <= 6, "{processes}");
+    assert!(processes.starts_with("1 "), "{processes}");
+    let descriptors: Vec<_> = descriptors.lines().filter(|line| line.contains("->")).collect();
+    // Standard streams, and the directory that `ls` has open.
+    assert_eq!(descriptors.len(), 4, "{descriptors:?}");
+    assert!(descriptors[0].ends_with("/dev/null"), "{}", descriptors[0]);
+    assert!(descriptors[1].contains("pipe:") && descriptors[2].contains("pipe:"), "{descriptors:?}");
+
+    let mut run = shell("ls /proc/self/fd | tr '\\n' ' '");
+    run.report = true;
+    assert_eq!(output(&run), "0 1 2 3 4 ", "the report at 3, and the directory");
+}
+
+#[test]
+fn standard_input_is_empty_and_the_session_is_its_own() {
+    if !harness::can_sandbox("standard input") {
+        return;
+    }
+    let seen = output(&shell("cat; wc -c </dev/stdin; umask; pwd; hostname; cut -d' ' -f6 /proc/self/stat; echo $$"));
+    let lines: Vec<_> = seen.split_whitespace().collect();
+    assert_eq!(lines[..4], ["0", "0022", "/tmp", "tack"]);
+    assert_eq!(lines[4], lines[5], "the shell leads a session");
+    assert_ne!(lines[5], "1", "the payload is not pid 1");
+}
+
+#[test]
+fn the_environment_is_the_request_s_and_no_more() {
+    if !harness::can_sandbox("the environment") {
+        return;
+    }
+    let mut run = Run::new(["/usr/bin/env"], "/tmp");
+    assert_eq!(
+        output(&run),
+        "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin\nHOME=/tmp\nTMPDIR=/tmp\nLANG=C.UTF-8\n"
+    );
+    run.environment = vec![("ONLY".into(), "this = one".into())];
+    assert_eq!(output(&run), "ONLY=this = one\n");
+    // The control: there is something to inherit.
+    assert!(std::env::vars_os().count() > 4);
+}
+
+#[test]
+fn a_writable_mount_belongs_to_the_payload_inside_and_to_its_owner_outside() {
+    if !harness::can_sandbox("writable mounts") {
+        return;
+    }
+    let scratch = Scratch::new("writable");
+    let own = scratch.0.join("own");
+    fs::write(&own, "before").unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut run = shell("cat own && echo after >own && mkdir d && echo new >d/new && stat -c '%u %g' own d/new");
+    run.directory = "/work/tree".into();
+    run.mounts.push(scratch.mount("/work/tree", Access::ReadWrite));
+    let finished = finish(&run);
+    assert_eq!(finished.stdout.head, b"before1000 1000\n1000 1000\n", "{:?}", finished.receipt.cause);
+    assert_eq!(finished.receipt.layers.state(Layer::OwnedMounts), LayerState::Active);
+    assert_eq!(fs::read(&own).unwrap(), b"after\n");
+    let made = fs::metadata(scratch.0.join("d/new")).unwrap();
+    let owner = fs::metadata(&scratch.0).unwrap();
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (owner.uid(), owner.gid(), 0o644));
+}
+
+#[test]
+fn a_read_only_mount_is_read_even_where_only_its_owner_may_and_never_written() {
+    if !harness::can_sandbox("read-only mounts") {
+        return;
+    }
+    let scratch = Scratch::new("read-only");
+    let file = scratch.0.join("file");
+    fs::write(&file, "content").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut run = shell(
+        "cat file; echo x >file; echo x >new; rm file; chmod 644 file; mv file other; ln file link; test -w file || echo read-only",
+    );
+    run.directory = "/work".into();
+    run.mounts.push(scratch.mount("/work", Access::ReadOnly));
+    let finished = finish(&run);
+    assert_eq!(finished.stdout.head, b"contentread-only\n", "access(2) agrees with open(2)");
+    let error = String::from_utf8_lossy(&finished.stderr.head);
+    assert_eq!(error.matches("Read-only file system").count(), 6, "{error}");
+    assert_eq!(fs::read(&file).unwrap(), b"content");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+}
+
+#[test]
+fn a_mount_inside_a_mount_needs_its_place_there_and_leaves_no_stub() {
+    if !harness::can_sandbox("nested mounts") {
+        return;
+    }
+    let (outer, inner) = (Scratch::new("outer"), Scratch::new("inner"));
+    fs::create_dir(outer.0.join("protected")).unwrap();
+    fs::write(inner.0.join("rule"), "rule").unwrap();
+    let nested = |target: &str| {
+        let mut run = shell("cat protected/rule && echo x >protected/rule; echo x >free && cat free");
+        run.directory = "/work".into();
+        run.mounts = vec![outer.mount("/work", Access::ReadWrite), inner.mount(target, Access::ReadOnly)];
+        finish(&run)
+    };
+    let finished = nested("/work/protected");
+    assert_eq!(finished.stdout.head, b"rulex\n");
+    assert!(String::from_utf8_lossy(&finished.stderr.head).contains("Read-only file system"));
+    let Cause::SetUp(failure) = nested("/work/absent").receipt.cause else { panic!("a missing place is an error") };
+    assert_eq!((failure.stage, failure.errno, failure.mount), (Stage::Mounts, libc::ENOENT, Some(1)));
+    let mut names: Vec<_> = fs::read_dir(&outer.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["free", "protected"], "no mount point was made in the workspace");
+}
+
+#[test]
+fn a_symbolic_link_planted_at_a_mount_s_place_is_not_followed() {
+    if !harness::can_sandbox("planted links") {
+        return;
+    }
+    let (outer, inner) = (Scratch::new("planted"), Scratch::new("bound"));
+    std::os::unix::fs::symlink("/etc", outer.0.join("link")).unwrap();
+    for target in ["/work/link", "/work/link/ssl"] {
+        let mut run = shell("true");
+        run.mounts = vec![outer.mount("/work", Access::ReadWrite), inner.mount(target, Access::ReadOnly)];
+        let Cause::SetUp(failure) = finish(&run).receipt.cause else { panic!("{target} was followed") };
+        assert_eq!((failure.stage, failure.errno, failure.mount), (Stage::Mounts, libc::ENOTDIR, Some(1)), "{target}");
+    }
+}
+
+#[test]
+fn what_must_not_be_mounted_is_refused() {
+    if !harness::can_sandbox("refused mounts") {
+        return;
+    }
+    #[rustfmt::skip]
+    let cases = [ // source, target, errno
+        ("/",              "/work",      libc::EACCES), // the whole host
+        ("/proc",          "/work",      libc::EACCES), // windows into the kernel
+        ("/proc/self",     "/work",      libc::EACCES),
+        ("/sys",           "/work",      libc::EACCES),
+        ("/dev/null",      "/work",      libc::ENODEV), // neither file nor directory
+        ("/tmp",           "/usr/local", libc::EINVAL), // the sandbox's own
+        ("/tmp",           "/proc",      libc::EINVAL),
+        ("/tmp",           "/",          libc::EINVAL),
+        ("/tmp",           "work",       libc::EINVAL),
+        ("/tmp",           "/a/../b",    libc::EINVAL),
+    ];
+    for (source, target, errno) in cases {
+        let mut run = shell("true");
+        let mount = |source: &str, target: &str| Mount {
+            source: source.into(),
+            target: target.into(),
+            access: Access::ReadOnly,
+        };
+        run.mounts = vec![mount("/usr/bin", "/fine"), mount(source, target)];
+        let Cause::SetUp(failure) = finish(&run).receipt.cause else { panic!("{source} on {target} was mounted") };
+        assert_eq!((failure.stage, failure.errno, failure.mount), (Stage::Mounts, errno, Some(1)), "{source} {target}");
+    }
+}
+
+#[test]
+fn the_host_s_sockets_are_out_of_reach() {
+    if !harness::can_sandbox("the host's sockets") {
+        return;
+    }
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let script = format!(
+        "import socket, errno\n\
+         s = socket.socket()\n\
+         print(errno.errorcode[s.connect_ex(('127.0.0.1', {port}))])\n\
+         u = socket.socket(socket.AF_INET6)\n\
+         print(errno.errorcode[u.connect_ex(('2001:db8::1', 9))])\n\
+         try: socket.getaddrinfo('example.org', 80)\n\
+         except socket.gaierror as e: print(e.errno == socket.EAI_AGAIN or e.errno == socket.EAI_NONAME)\n\
+         print(socket.gethostbyname('localhost'), [name for _, name in socket.if_nameindex()])"
+    );
+    let Some(run) = harness::python_run("the host's sockets", &script) else { return };
+    assert_eq!(output(&run), "ECONNREFUSED\nENETUNREACH\nTrue\n127.0.0.1 ['lo']\n");
+    // The control: outside, the same address answers.
+    std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let (mut accepted, _) = server.accept().unwrap();
+    assert_eq!(accepted.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn the_kernel_s_files_are_masked() {
+    if !harness::can_sandbox("masked files") {
+        return;
+    }
+    let seen = output(&shell(
+        "for name in kallsyms keys key-users modules timer_list; do wc -c </proc/$name 2>&1; done; \
+         grep -E ' /proc/sys .*ro,' /proc/mounts | wc -l; cat /proc/cpuinfo | wc -l",
+    ));
+    let lines: Vec<_> = seen.lines().collect();
+    let (cpu_lines, rest) = lines.split_last().unwrap();
+    let (read_only, masked) = rest.split_last().unwrap();
+    assert!(masked.iter().all(|line| *line == "0" || line.contains("No such file")), "{masked:?}");
+    assert_eq!(*read_only, "1", "/proc/sys is read-only");
+    assert_ne!(*cpu_lines, "0", "what programs need is there");
+    // The control: outside it is not empty.
+    assert!(!fs::read("/proc/kallsyms").unwrap().is_empty());
+}
+
+#[test]
+fn receipts_say_which_layers_held() {
+    if !harness::can_sandbox("layers") {
+        return;
+    }
+    let receipt = finish(&shell("true")).receipt;
+    let always = [
+        Layer::UserNamespace,
+        Layer::MountNamespace,
+        Layer::PidNamespace,
+        Layer::NetworkNamespace,
+        Layer::IpcNamespace,
+        Layer::UtsNamespace,
+        Layer::CgroupNamespace,
+        Layer::AllowListedRoot,
+        Layer::MaskedProc,
+        Layer::PrivateDev,
+        Layer::PrivateTmp,
+        Layer::NoCapabilities,
+        Layer::NoNewPrivs,
+        Layer::LandlockFiles,
+        Layer::Seccomp,
+        Layer::ResourceLimits,
+    ];
+    for layer in always {
+        assert_eq!(receipt.layers.state(layer), LayerState::Active, "{layer}");
+    }
+    assert_eq!(receipt.layers.state(Layer::OwnedMounts), LayerState::Inactive(Reason::NotAsked));
+    assert!(receipt.landlock_abi >= 3);
+    assert_ne!(receipt.policy_digest, [0; 32]);
+    assert_eq!(
+        receipt.policy_digest,
+        finish(&shell("false")).receipt.policy_digest,
+        "of the policy, not of the command"
+    );
+    let mut other = shell("true");
+    other.limits.processes += 1;
+    assert_ne!(receipt.policy_digest, finish(&other).receipt.policy_digest, "a limit is part of it");
+
+    let mut nowhere = shell("true");
+    nowhere.directory = "/nowhere".into();
+    let receipt = finish(&nowhere).receipt;
+    assert_eq!(receipt.layers.active().count(), 0, "nothing ran, nothing held");
+    assert!(receipt.layers.inactive().all(|(_, reason)| reason == Reason::NotReached));
+}
+
+#[test]
+fn the_host_s_mount_table_and_processes_are_as_before() {
+    if !harness::can_sandbox("the host's state") {
+        return;
+    }
+    let before = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let scratch = Scratch::new("state");
+    let mut run = shell("sleep 4711 & setsid sleep 4712 & echo started");
+    run.mounts.push(scratch.mount("/work", Access::ReadWrite));
+    assert_eq!(output(&run), "started\n");
+    assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
+    assert_eq!(processes_with("sleep 471"), Vec::<String>::new());
+}

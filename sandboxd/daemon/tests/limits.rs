@@ -1,0 +1,327 @@
+//! What a run may use up, how it ends when it has, and what is left of it.
+
+mod harness;
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use harness::{HostState, ask_by_hand, finish, output, processes_with, python_run, shell, within};
+use sha2::{Digest, Sha256};
+use tack_sandbox_client::Run;
+use tack_sandbox_client::protocol::{Cause, End, Figure, Reason, Stream};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn exit_statuses_and_signals_are_exact() {
+    if !harness::can_sandbox("exit statuses") {
+        return;
+    }
+    for status in [0, 1, 2, 125, 126, 127, 128, 255] {
+        let receipt = finish(&shell(&format!("exit {status}"))).receipt;
+        assert_eq!((receipt.cause, receipt.end), (Cause::Exited, Some(End::Exited { status })), "exit {status}");
+        assert_eq!((receipt.exit_status(), receipt.shell_status()), (Some(status), Some(status)));
+    }
+    for signal in [1, 2, 3, 6, 8, 9, 11, 13, 15, 31] {
+        let receipt = finish(&shell(&format!("kill -{signal} $$"))).receipt;
+        assert_eq!(
+            (receipt.cause, receipt.end),
+            (Cause::Signalled, Some(End::Signalled { signal })),
+            "signal {signal}"
+        );
+        assert_eq!((receipt.exit_status(), receipt.shell_status()), (None, Some(128 + signal)));
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there_or_cannot_run_is_no_failure_of_the_sandbox() {
+    if !harness::can_sandbox("missing commands") {
+        return;
+    }
+    #[rustfmt::skip]
+    let cases = [ // program, cause, shell status
+        ("/nowhere/at/all",  Cause::CommandNotFound,                                  127),
+        ("no-such-command",  Cause::CommandNotFound,                                  127),
+        ("/etc/passwd",      Cause::CommandNotExecutable { errno: libc::EACCES },     126),
+        ("/usr",             Cause::CommandNotExecutable { errno: libc::EACCES },     126),
+    ];
+    for (program, cause, status) in cases {
+        let receipt = finish(&Run::new([program], "/")).receipt;
+        assert_eq!((receipt.cause, receipt.end, receipt.shell_status()), (cause, None, Some(status)), "{program}");
+    }
+    assert_eq!(output(&Run::new(["true"], "/")), "", "the control, found on PATH");
+}
+
+#[test]
+fn too_many_or_too_long_arguments_are_an_error_and_not_a_crash() {
+    if !harness::can_sandbox("long arguments") {
+        return;
+    }
+    let with = |extra: Vec<String>| {
+        let mut run = Run::new(["/bin/true"], "/");
+        run.argv.extend(extra.into_iter().map(Into::into));
+        finish(&run).receipt.cause
+    };
+    for (name, extra) in [("10,000 arguments", vec!["x".to_owned(); 10_000]), ("128 KiB", vec!["x".repeat(128 << 10)])]
+    {
+        let Cause::SetUp(failure) = with(extra) else { panic!("{name} ran") };
+        assert_eq!(failure.errno, libc::E2BIG, "{name}: {failure}");
+    }
+    assert_eq!(with(vec!["x".repeat(1_000); 100]), Cause::Exited, "the control");
+}
+
+#[test]
+fn the_wall_limit_takes_the_whole_tree() {
+    if !harness::can_sandbox("the wall limit") {
+        return;
+    }
+    // Detached grandchildren that ignore every polite signal and hold the output open.
+    let mut run = shell(
+        "trap '' TERM HUP INT; setsid sh -c 'trap \"\" TERM HUP; sleep 4721 & sleep 4722' & \
+         (setsid sleep 4723 &) ; echo up; sleep 4724",
+    );
+    run.limits.wall_us = 400_000;
+    let began = Instant::now();
+    let finished = finish(&run);
+    let took = began.elapsed();
+    assert_eq!(finished.receipt.cause, Cause::Wall);
+    assert_eq!(finished.receipt.shell_status(), Some(137));
+    assert_eq!(finished.stdout.head, b"up\n", "output until then is kept");
+    let wall_us = finished.receipt.usage.wall_us;
+    assert!((400_000..600_000).contains(&wall_us), "{wall_us} us");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(processes_with("sleep 472"), Vec::<String>::new(), "the receipt comes when nothing is left");
+}
+
+#[test]
+fn what_a_payload_leaves_running_dies_with_it() {
+    if !harness::can_sandbox("left-over processes") {
+        return;
+    }
+    let began = Instant::now();
+    assert_eq!(output(&shell("sleep 4731 & setsid sleep 4732 & echo done")), "done\n");
+    assert!(began.elapsed() < Duration::from_secs(2), "a held stream does not delay the end");
+    assert_eq!(processes_with("sleep 473"), Vec::<String>::new());
+}
+
+#[test]
+fn orphans_are_reaped() {
+    if !harness::can_sandbox("orphans") {
+        return;
+    }
+    let mut run = shell(
+        "i=0; while [ $i -lt 200 ]; do (sh -c ': &' &) ; i=$((i+1)); done; sleep 0.2; ls /proc | grep -cE '^[0-9]+$'",
+    );
+    run.limits.processes = 64;
+    let count: u32 = output(&run).trim().parse().unwrap();
+    assert!(count <= 6, "{count} processes are left of 400");
+}
+
+#[test]
+fn a_fork_bomb_meets_the_process_limit_and_then_the_wall() {
+    if !harness::has_controller("the process limit", "pids_controller") {
+        return;
+    }
+    let script = "import os, time\n\
+                  refused = 0\n\
+                  while not refused:\n\
+                  \x20   try:\n\
+                  \x20       if os.fork() == 0: time.sleep(4741)\n\
+                  \x20   except BlockingIOError as error:\n\
+                  \x20       refused = error.errno\n\
+                  print(refused, flush=True)\n\
+                  while True:\n\
+                  \x20   try: os.fork()\n\
+                  \x20   except BlockingIOError: pass\n";
+    let Some(mut run) = python_run("the process limit", script) else { return };
+    run.limits.processes = 20;
+    run.limits.wall_us = 500_000;
+    let finished = finish(&run);
+    assert_eq!(finished.receipt.cause, Cause::Wall);
+    assert_eq!(finished.stdout.head, format!("{}\n", libc::EAGAIN).into_bytes());
+    assert_eq!(finished.receipt.usage.processes_peak, Figure::Measured(20));
+    assert!(finished.receipt.usage.forks_refused.value().is_some_and(|count| count > 0));
+    assert_eq!(processes_with("sleep(4741)"), Vec::<String>::new());
+    // The control: below the limit it works.
+    assert_eq!(output(&shell("for i in 1 2 3 4 5; do sleep 0.01 & done; wait; echo fine")), "fine\n");
+}
+
+#[test]
+fn the_memory_limit_ends_the_run_and_only_this_one() {
+    if !harness::has_controller("the memory limit", "memory_controller") {
+        return;
+    }
+    let script = "data = bytearray(200 << 20)\nprint(len(data))";
+    let Some(mut run) = python_run("the memory limit", script) else { return };
+    run.limits.memory_bytes = 64 * MIB;
+    let finished = finish(&run);
+    assert_eq!(finished.receipt.cause, Cause::OutOfMemory);
+    assert_eq!(finished.receipt.usage.oom_kills, Figure::Measured(1));
+    let peak = finished.receipt.usage.memory_peak_bytes.value().unwrap();
+    assert!((60 * MIB..=64 * MIB).contains(&peak), "{peak}");
+    assert_eq!(finished.stdout.head, b"");
+    // The control, and the next run: the limit was that run's alone.
+    run.limits.memory_bytes = 400 * MIB;
+    let finished = finish(&run);
+    assert_eq!(finished.receipt.exit_status(), Some(0));
+    assert!(finished.receipt.usage.memory_peak_bytes.value().is_some_and(|peak| peak > 200 * MIB));
+    assert!(finished.receipt.usage.max_rss_bytes.value().is_some_and(|peak| peak > 200 * MIB));
+}
+
+#[test]
+fn a_child_lost_to_the_memory_limit_ends_the_run_too() {
+    if !harness::has_controller("the memory limit of a child", "memory_controller") {
+        return;
+    }
+    let script = "import subprocess, sys, time\n\
+                  subprocess.run([sys.executable, '-c', 'bytearray(200 << 20)'])\n\
+                  time.sleep(4751)";
+    let Some(mut run) = python_run("the memory limit of a child", script) else { return };
+    run.limits.memory_bytes = 64 * MIB;
+    let began = Instant::now();
+    assert_eq!(finish(&run).receipt.cause, Cause::OutOfMemory);
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn the_cpu_limit_is_of_all_processes_together() {
+    if !harness::has_controller("the CPU limit", "cpu_accounting") {
+        return;
+    }
+    let mut run = shell("(while :; do :; done) & while :; do :; done");
+    run.limits.cpu_us = 300_000;
+    let finished = finish(&run);
+    assert_eq!(finished.receipt.cause, Cause::Cpu);
+    let Figure::Measured(cpu_us) = finished.receipt.usage.cpu_us else { panic!("not measured") };
+    // Two processes are looked at every 20 ms: at most 40 ms too much, and the time it takes to kill on a busy host.
+    assert!((300_000..450_000).contains(&cpu_us), "{cpu_us}");
+    // The parts are sampled by the clock tick, for each of two processes.
+    let user_us = finished.receipt.usage.user_us.value().unwrap();
+    let system_us = finished.receipt.usage.system_us.value().unwrap();
+    assert!((user_us + system_us).abs_diff(cpu_us) < 100_000, "{user_us} + {system_us} is not {cpu_us}");
+    assert_eq!(finished.receipt.usage.max_rss_bytes, Figure::Unavailable(Reason::Killed));
+    // The control: the same work within the limit, in a process that ends by itself.
+    let receipt = finish(&shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")).receipt;
+    assert_eq!(receipt.exit_status(), Some(0));
+    let cpu_us = receipt.usage.cpu_us.value().unwrap();
+    assert!((10_000..receipt.usage.wall_us + 20_000).contains(&cpu_us), "{cpu_us} of {}", receipt.usage.wall_us);
+}
+
+#[test]
+fn files_descriptors_and_temporary_space_are_bounded() {
+    if !harness::can_sandbox("file limits") {
+        return;
+    }
+    let script = "import errno, os, signal\n\
+                  signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n\
+                  def attempt(what):\n\
+                  \x20   try: what()\n\
+                  \x20   except OSError as error: print(errno.errorcode[error.errno])\n\
+                  \x20   else: print('fine')\n\
+                  def write(path, size):\n\
+                  \x20   with open(path, 'wb', buffering=0) as file:\n\
+                  \x20       while size > 0: size -= file.write(bytes(min(size, 65536)))\n\
+                  def descriptors(count): os.closerange(3, 4096) or [os.dup(0) for _ in range(count)]\n\
+                  attempt(lambda: write('/tmp/small', 1 << 20))\n\
+                  attempt(lambda: write('/tmp/large', 3 << 20))\n\
+                  os.unlink('/tmp/large')\n\
+                  attempt(lambda: write('/tmp/second', 2 << 20))\n\
+                  attempt(lambda: write('/tmp/third', 2 << 20))\n\
+                  attempt(lambda: [open(f'/tmp/n{n}', 'w').close() for n in range(5000)])\n\
+                  attempt(lambda: descriptors(20))\n\
+                  attempt(lambda: descriptors(60))\n";
+    let Some(mut run) = python_run("file limits", script) else { return };
+    run.limits.file_bytes = 2 * MIB;
+    run.limits.tmp_bytes = 4 * MIB;
+    run.limits.open_files = 48;
+    assert_eq!(output(&run), "fine\nEFBIG\nfine\nENOSPC\nENOSPC\nfine\nEMFILE\n");
+}
+
+#[test]
+fn a_core_dump_is_never_written() {
+    if !harness::can_sandbox("core dumps") {
+        return;
+    }
+    let mut run = shell("ulimit -c; sh -c 'kill -SEGV $$'; echo $?; ls -A /tmp | wc -l");
+    assert_eq!(output(&run), "0\n139\n0\n");
+    // Nor is there a helper program to hand it to that the payload could name: the pattern is the host's, read-only.
+    run = shell("echo '|/tmp/x' >/proc/sys/kernel/core_pattern; echo $?");
+    assert_eq!(output(&run), "2\n");
+}
+
+#[test]
+fn a_flood_is_counted_hashed_bounded_and_ended() {
+    if !harness::can_sandbox("output limits") {
+        return;
+    }
+    for (stream, script) in [(Stream::Stdout, "exec cat /dev/zero"), (Stream::Stderr, "exec cat /dev/zero >&2")] {
+        let mut run = shell(script);
+        run.limits.output_bytes = 8 * MIB;
+        run.limits.kept_bytes = 1_000;
+        let finished = finish(&run);
+        assert_eq!(finished.receipt.cause, Cause::OutputLimit(stream));
+        let captured = if stream == Stream::Stdout { &finished.stdout } else { &finished.stderr };
+        // Over the limit by at most what the pipe holds.
+        assert!((8 * MIB..8 * MIB + (256 << 10)).contains(&captured.bytes_total), "{}", captured.bytes_total);
+        assert_eq!((captured.head.len(), captured.tail.len()), (500, 500));
+    }
+}
+
+#[test]
+fn output_below_the_limit_is_exact_whatever_it_is() {
+    if !harness::can_sandbox("exact output") {
+        return;
+    }
+    // 3 MB of every byte value, so that head, tail and digest can be computed here.
+    let script = "import os, sys\n\
+                  data = bytes(range(256)) * 12000\n\
+                  for start in range(0, len(data), 7777): os.write(1, data[start:start + 7777])\n\
+                  os.write(2, b'\\xff\\x00\\x1b[31m no newline')\n\
+                  os.write(3, b'report')";
+    let Some(mut run) = python_run("exact output", script) else { return };
+    run.report = true;
+    run.limits.kept_bytes = 100_000;
+    let finished = finish(&run);
+    assert_eq!(finished.receipt.exit_status(), Some(0));
+    let data: Vec<u8> = (0..=255).cycle().take(256 * 12_000).collect();
+    assert_eq!(finished.stdout.bytes_total, data.len() as u64);
+    assert_eq!(finished.stdout.head, data[..50_000]);
+    assert_eq!(finished.stdout.tail, data[data.len() - 50_000..]);
+    assert_eq!(finished.stdout.bytes_dropped(), data.len() as u64 - 100_000);
+    assert_eq!(finished.stdout.sha256, <[u8; 32]>::from(Sha256::digest(&data)));
+    assert_eq!(finished.stderr.head, b"\xff\x00\x1b[31m no newline");
+    assert_eq!(finished.report.head, b"report");
+    assert_eq!((finished.stderr.tail.len(), finished.report.tail.len()), (0, 0));
+}
+
+#[test]
+fn a_killed_client_leaves_nothing_behind() {
+    if !harness::can_sandbox("a client's death") {
+        return;
+    }
+    let before = HostState::now();
+    let (mut ours, helper) = ask_by_hand("sleep 4761 & exec sleep 4762");
+    assert!(within(Duration::from_secs(5), || processes_with("sleep 476").len() == 2), "it runs");
+    ours.shutdown(std::net::Shutdown::Both).unwrap();
+    drop(ours.read(&mut [0]));
+    drop(ours);
+    let status = helper.wait_with_output().unwrap().status;
+    assert!(status.success(), "the helper ends by itself: {status}");
+    assert_eq!(processes_with("sleep 476"), Vec::<String>::new());
+    before.assert_unchanged();
+}
+
+#[test]
+fn a_killed_helper_leaves_nothing_behind() {
+    if !harness::can_sandbox("a helper's death") {
+        return;
+    }
+    let before = HostState::now();
+    let (ours, mut helper) = ask_by_hand("setsid sleep 4771 & exec sleep 4772");
+    assert!(within(Duration::from_secs(5), || processes_with("sleep 477").len() == 2), "it runs");
+    helper.kill().unwrap();
+    helper.wait().unwrap();
+    assert!(within(Duration::from_secs(2), || processes_with("sleep 477").is_empty()), "its tree dies with it");
+    drop(ours);
+    before.assert_unchanged();
+}
