@@ -243,7 +243,7 @@ impl Tokenizer {
 
     /// Encodes text as text: whatever it says, none of the added tokens comes out.
     ///
-    /// Memory and time grow with the text, about 150 bytes a byte: bound it first.
+    /// Memory and time grow with the text: bound it first.
     ///
     /// # Errors
     /// [`TokenizerError::Encode`], which no known text causes.
