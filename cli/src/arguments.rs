@@ -22,7 +22,7 @@ pub(crate) enum Command {
     Lab(Lab),
     /// Decide what should happen next to the candidate in a file that an agent wrote.
     Decide(Decide),
-    /// Run one command in a sandbox.
+    /// Run one command in a sandbox, or say what this kernel offers.
     Sandbox {
         #[command(subcommand)]
         command: SandboxCommand,
@@ -82,6 +82,8 @@ pub(crate) struct Decide {
 pub(crate) enum SandboxCommand {
     /// Run one command in a fresh sandbox and end with its status.
     Run(SandboxRun),
+    /// Say what this kernel offers, what is missing, and what that means; then try each door.
+    Check(SandboxCheck),
 }
 
 #[derive(Debug, Args)]
@@ -104,6 +106,16 @@ pub(crate) struct SandboxRun {
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SandboxCheck {
+    /// Print the sandbox policy too: every call and path with the reason for it.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) policy: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Reads `268435456`, `256M`, `1G`.

@@ -16,9 +16,14 @@ use clap::Parser;
 use crate::arguments::{Arguments, Command, SandboxCommand};
 
 fn main() -> ExitCode {
-    // The one-shot sandbox helper, where no `tack-sandboxd` is installed: nothing of the command runs before it.
-    if env::args_os().nth(1).is_some_and(|it| it == commands::sandbox::HELPER_ARGUMENT) {
-        return tack_sandboxd::once::on_stdin();
+    // The one-shot sandbox helper where no `tack-sandboxd` is installed, and the probe that it runs for
+    // `sandbox check`: nothing of the command comes before them.
+    match env::args_os().nth(1) {
+        Some(argument) if argument == commands::sandbox::HELPER_ARGUMENT => return tack_sandboxd::once::on_stdin(),
+        Some(argument) if argument == commands::sandbox::PROBE_ARGUMENT => {
+            return tack_sandboxd::check::probe::main(env::args_os().skip(2));
+        }
+        _ => {}
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -33,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Decide(arguments) => commands::decide::run(&arguments),
+        Command::Sandbox { command: SandboxCommand::Check(arguments) } => commands::sandbox::check(&arguments),
         Command::Sandbox { command: SandboxCommand::Run(arguments) } => return commands::sandbox::run(&arguments),
     };
     match outcome {

@@ -1,22 +1,28 @@
 //! `tack sandbox run` and `tack sandbox check`.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs, io};
 
 use tack_sandbox_client::protocol::Cause;
 use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run};
+use tack_sandboxd::check::probe::PROBE_TARGET;
+use tack_sandboxd::check::{self, ProbeCommand, Report};
 
-use crate::arguments::SandboxRun;
+use crate::arguments::{SandboxCheck, SandboxRun};
 use crate::exit::{self, Failure};
 use crate::terminal;
 
 /// The hidden argument that makes this command the one-shot sandbox helper.
 pub(crate) const HELPER_ARGUMENT: &str = "__sandboxd-once";
 
+/// The hidden argument that makes this command the probe of `tack sandbox check`.
+pub(crate) const PROBE_ARGUMENT: &str = "__sandbox-probe";
+
 /// How much of each output stream is passed on: a long build log fits, and memory stays bounded.
-const KEPT_BYTES: u32 = 32 << 20;
+const KEPT_BYTES: u32 = 16 << 20;
 
 /// A client of the installed helper, else of this very command.
 pub(crate) fn client() -> io::Result<Client> {
@@ -136,4 +142,109 @@ fn explain(receipt: &Receipt) -> Option<String> {
             Some(format!("the command cannot be executed: {}", io::Error::from_raw_os_error(errno)))
         }
     }
+}
+
+/// Says what this kernel offers, what is missing and what that means; then tries each door, inside and outside.
+pub(crate) fn check(arguments: &SandboxCheck) -> Result<u8, Failure> {
+    let program = env::current_exe().map_err(Failure::unknown)?;
+    let probe = ProbeCommand { program: &program, argument: PROBE_ARGUMENT };
+    let report = check::report(&probe, |argv| probe_inside(&program, argv).map_err(|error| chain(&*error)));
+    let text = if arguments.json {
+        let mut json = serde_json::to_string_pretty(&json(&report)).map_err(Failure::unknown)?;
+        json.push('\n');
+        json
+    } else {
+        for_people(&report, arguments.policy).map_err(Failure::unknown)?
+    };
+    terminal::answer(&text).map_err(Failure::unknown)?;
+    // A host that offers too little could not answer; a door that stands open is a no.
+    let missing = report.offers.iter().any(|offer| offer.required && offer.found.is_err());
+    Ok(match (report.holds(), missing || report.probe.is_err()) {
+        (true, _) => exit::DONE,
+        (false, true) => exit::UNKNOWN,
+        (false, false) => exit::NO,
+    })
+}
+
+fn probe_inside(program: &Path, argv: Vec<String>) -> Result<String, Error> {
+    let mut run = Run::new(argv, "/");
+    let mount = Mount { source: program.to_owned(), target: PROBE_TARGET.into(), access: Access::ReadOnly };
+    run.mounts.push(mount);
+    let finished = client()?.run(&run)?;
+    match finished.receipt.exit_status() {
+        Some(0) => Ok(String::from_utf8_lossy(&finished.stdout.head).into_owned()),
+        _ => Err(ProbeError(finished.receipt.cause).into()),
+    }
+}
+
+/// The probe did not get to its end inside.
+#[derive(Debug, thiserror::Error)]
+#[error("the probe did not get to its end in the sandbox: {0}")]
+struct ProbeError(Cause);
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+fn json(report: &Report) -> serde_json::Value {
+    let offers = report.offers.iter().map(|offer| {
+        serde_json::json!({
+            "name": offer.name, "found": offer.found.as_ref().ok(), "missing": offer.found.as_ref().err(),
+            "required": offer.required, "meaning": offer.meaning,
+        })
+    });
+    let probe = report.probe.as_ref().map(|lines| {
+        lines.iter().map(|line| {
+            serde_json::json!({
+                "attempt": line.name, "expected": line.expected.to_string(), "inside": line.inside.to_string(),
+                "outside": line.outside.to_string(), "holds": line.holds(), "has_control": line.has_control(),
+            })
+        })
+    });
+    serde_json::json!({
+        "holds": report.holds(),
+        "offers": offers.collect::<Vec<_>>(),
+        "probe": probe.as_ref().ok().map(|lines| lines.clone().collect::<Vec<_>>()),
+        "probe_failed": probe.as_ref().err(),
+    })
+}
+
+fn for_people(report: &Report, with_policy: bool) -> Result<String, std::fmt::Error> {
+    let mut text = String::from("What this host offers:\n");
+    for offer in &report.offers {
+        let (mark, found) = match &offer.found {
+            Ok(found) => ("ok     ", found),
+            Err(missing) if offer.required => ("MISSING", missing),
+            Err(missing) => ("without", missing),
+        };
+        writeln!(text, "  {mark} {:<20} {found} ({})", offer.name, offer.meaning)?;
+    }
+    match &report.probe {
+        Err(error) => writeln!(text, "\nThe probe did not run: {error}")?,
+        Ok(lines) => {
+            writeln!(text, "\nWhat was tried, in a sandbox and beside it:")?;
+            for line in lines {
+                let mark = if line.holds() { "ok  " } else { "OPEN" };
+                write!(text, "  {mark} {:<52} inside {:<12} outside {}", line.name, line.inside, line.outside)?;
+                if line.holds() { writeln!(text)? } else { writeln!(text, " (expected {})", line.expected)? }
+            }
+            let held = lines.iter().filter(|line| line.holds()).count();
+            let proven = lines.iter().filter(|line| line.has_control()).count();
+            writeln!(text, "\n{held} of {} lines hold; {proven} of them have a control that succeeds.", lines.len())?;
+        }
+    }
+    if with_policy {
+        writeln!(text, "\nThe sandbox policy:")?;
+        for line in check::policy() {
+            writeln!(text, "  {}: {} ({})", line.part, line.subjects.join(" "), line.reason)?;
+        }
+    }
+    Ok(text)
 }
