@@ -169,6 +169,6 @@ impl Execution {
 
 impl Witness<'_> {
     fn verdict(&self, found: &Difference) -> Verdict {
-        Verdict { status: self.changed, reason: format!("{} changed during the run: {found}", self.name) }
+        Verdict::new(self.changed, &format!("{} changed during the run: {found}", self.name))
     }
 }

@@ -22,7 +22,7 @@ use crate::evidence::execution::{Execution, Purpose, Witness};
 use crate::restore::patch::{Patch, PatchError};
 use crate::restore::tree::{File, Mode, Tree, TreePath, WriteError, sha256};
 use crate::runner::python::Interpreter;
-use crate::runner::unittest::{self, HARNESS, HARNESS_FILE, HIDDEN, Owner, Place};
+use crate::runner::unittest::{self, HARNESS, HARNESS_FILE, HIDDEN, Owner, Place, plain};
 use crate::task::{Grading, Mutant, SuiteName, Task, digest};
 
 /// Whether the changed paths are held against the allowed ones.
@@ -300,7 +300,7 @@ impl Grader<'_> {
             if !seen.contains(&write.path.as_str()) {
                 seen.push(&write.path);
                 let end = write.errno.as_deref().unwrap_or("allowed");
-                reasons.push(format!("`{}` at test time ({}): {end}", write.path, write.operation));
+                reasons.push(plain(&format!("`{}` at test time ({}): {end}", write.path, write.operation)));
             }
         }
         let (status, reason) = match (reasons.is_empty(), self.path_rule) {

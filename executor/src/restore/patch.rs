@@ -87,7 +87,7 @@ pub enum PatchError {
     Path {
         /// Line of the patch.
         line: usize,
-        /// The path, as the patch has it.
+        /// The path, as the patch has it, with control characters escaped.
         path: String,
         /// The rule that it breaks.
         source: PathError,
@@ -372,7 +372,7 @@ fn header_path(lines: &mut Lines<'_>) -> Result<TreePath, PatchError> {
         _ => return Err(lines.expected(EXPECTED)),
     };
     lines.next();
-    TreePath::new(path).map_err(|source| PatchError::Path { line, path: path.to_owned(), source })
+    TreePath::new(path).map_err(|source| PatchError::Path { line, path: path.escape_debug().to_string(), source })
 }
 
 /// The lines between the header and the names: modes and object names.

@@ -119,6 +119,7 @@ fn what_could_leave_the_tree_or_means_more_than_text_is_refused_by_name() {
         (new("x/../../up"),     "line 1 of the patch: the path `x/../../up` is refused"),
         (new("/etc/passwd"),    "line 1 of the patch: the path `/etc/passwd` is refused"),
         (new(".git/hooks/pre-commit"), "line 1 of the patch: the path `.git/hooks/pre-commit` is refused"),
+        (new("a\u{1b}[2J"),     "line 1 of the patch: the path `a\\u{1b}[2J` is refused"),
         (new("sub/.Git/config"), "line 1 of the patch: the path `sub/.Git/config` is refused"),
         ("diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc\n".into(), "line 2 of the patch: a symbolic link is refused"),
         ("diff --git a/l b/l\nindex 1..2 120000\n".into(), "line 2 of the patch: a symbolic link is refused"),

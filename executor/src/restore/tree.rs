@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tack_core::Digest;
 
-/// Longest path of a file, in bytes: Linux's `PATH_MAX`, less the terminator.
-pub const PATH_BYTES_MAX: usize = 4_095;
+/// Longest path of a file in a tree, in bytes: Linux's `PATH_MAX` of 4,096, less room for the directory around it.
+pub const PATH_BYTES_MAX: usize = 3_072;
+/// Longest name in a path, in bytes: Linux's `NAME_MAX`.
+pub const NAME_BYTES_MAX: usize = 255;
 
 /// A path inside a repository: relative, `/`-separated, and unable to leave it or to reach its git directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -35,11 +37,12 @@ pub enum PathError {
     /// A part is `.git`, in any case: hooks, configuration and attributes live there.
     #[error("it reaches into a `.git` directory")]
     Git,
-    /// It holds a NUL byte or a backslash, which another system would read as a separator.
-    #[error("it holds a NUL or a backslash")]
+    /// It holds a control character, which a terminal would obey, or a backslash, which another system would read as
+    /// a separator.
+    #[error("it holds a control character or a backslash")]
     Character,
-    /// It is longer than [`PATH_BYTES_MAX`].
-    #[error("it is longer than {PATH_BYTES_MAX} bytes")]
+    /// It is longer than [`PATH_BYTES_MAX`], or a name in it than [`NAME_BYTES_MAX`].
+    #[error("it is longer than {PATH_BYTES_MAX} bytes, or a name in it than {NAME_BYTES_MAX}")]
     Long,
 }
 
@@ -55,7 +58,7 @@ impl TreePath {
         if text.len() > PATH_BYTES_MAX {
             return Err(PathError::Long);
         }
-        if text.contains(['\0', '\\']) {
+        if text.contains(|it: char| it.is_control() || it == '\\') {
             return Err(PathError::Character);
         }
         for part in text.split('/') {
@@ -63,6 +66,7 @@ impl TreePath {
                 "" => return Err(PathError::Empty),
                 "." | ".." => return Err(PathError::Dots),
                 it if it.eq_ignore_ascii_case(".git") => return Err(PathError::Git),
+                it if it.len() > NAME_BYTES_MAX => return Err(PathError::Long),
                 _ => {}
             }
         }
@@ -248,6 +252,10 @@ impl Tree {
         for (path, file) in &self.0 {
             let at = root.join(path.as_str());
             let name = || path.to_string();
+            let linked = |it: &str| fs::symlink_metadata(root.join(it)).is_ok_and(|it| it.is_symlink());
+            if path.parents().any(linked) {
+                return Some(Difference::Changed(name()));
+            }
             match fs::symlink_metadata(&at) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                     return Some(Difference::Deleted(name()));
@@ -310,7 +318,8 @@ mod tests {
 
     #[test]
     fn a_path_stays_inside_the_tree_and_out_of_its_git_directory() {
-        let long = "a".repeat(PATH_BYTES_MAX + 1);
+        let name = "a".repeat(NAME_BYTES_MAX);
+        let (long_name, long) = (format!("{name}a"), format!("{name}/").repeat(12) + &name);
         #[rustfmt::skip]
         let cases = [
             ("retrykit/config.py", Ok(())),
@@ -328,6 +337,9 @@ mod tests {
             ("sub/.GIT/config",    Err(PathError::Git)),
             ("a\0b",               Err(PathError::Character)),
             ("a\\..\\b",           Err(PathError::Character)),
+            ("a\u{1b}[2Jb",        Err(PathError::Character)),
+            (&name,                Ok(())),
+            (&long_name,           Err(PathError::Long)),
             (&long,                Err(PathError::Long)),
         ];
         for (text, expected) in cases {
@@ -368,7 +380,7 @@ mod tests {
         let written = tree(&[("a", Mode::Regular, "x"), ("d/e/f", Mode::Executable, "y")]);
         let expected = |it: fn(String) -> Difference, path: &str| Some(it(path.to_owned()));
         #[rustfmt::skip]
-        let cases: [(&str, Deed, Option<Difference>); 10] = [
+        let cases: [(&str, Deed, Option<Difference>); 11] = [
             ("nothing",            |_| Ok(()),                                        None),
             ("a deletion",         |it| fs::remove_file(it.join("d/e/f")),            expected(Difference::Deleted, "d/e/f")),
             ("a whole directory",  |it| fs::remove_dir_all(it.join("d")),             expected(Difference::Deleted, "d/e/f")),
@@ -376,6 +388,8 @@ mod tests {
             ("more bytes",         |it| fs::write(it.join("a"), "xx"),                expected(Difference::Changed, "a")),
             ("a link to the same", |it| { fs::rename(it.join("a"), it.join("d/b"))?; symlink("d/b", it.join("a")) },
                                                                                       expected(Difference::Changed, "a")),
+            ("a link above it",    |it| { fs::rename(it.join("d"), it.join("D"))?; symlink("D", it.join("d")) },
+                                                                                      expected(Difference::Changed, "d/e/f")),
             ("a mode",             |it| fs::set_permissions(it.join("a"), fs::Permissions::from_mode(0o777)),
                                                                                       expected(Difference::Changed, "a")),
             ("a file more",        |it| fs::write(it.join("d/e/g"), ""),              expected(Difference::Added, "d/e/g")),

@@ -151,12 +151,18 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn failed(reason: impl Into<String>) -> Self {
-        Self { status: ObservationStatus::CandidateFailed, reason: reason.into() }
+    /// A verdict whose reason may quote what a candidate chose: in one line, cut, and without what a terminal obeys.
+    #[must_use]
+    pub fn new(status: ObservationStatus, reason: &str) -> Self {
+        Self { status, reason: plain(reason) }
     }
 
-    fn passed(reason: impl Into<String>) -> Self {
-        Self { status: ObservationStatus::Passed, reason: reason.into() }
+    fn failed(reason: impl AsRef<str>) -> Self {
+        Self::new(ObservationStatus::CandidateFailed, reason.as_ref())
+    }
+
+    fn passed(reason: impl AsRef<str>) -> Self {
+        Self::new(ObservationStatus::Passed, reason.as_ref())
     }
 }
 
@@ -228,7 +234,7 @@ pub fn judge_mutant(
 
 /// What ends the question before any test is looked at.
 fn without_verdict(ending: Ending, report: &Report, owner: Owner, stderr: &[u8]) -> Option<Verdict> {
-    let unknown = |reason: String| Some(Verdict { status: ObservationStatus::InfrastructureUnknown, reason });
+    let unknown = |reason: String| Some(Verdict::new(ObservationStatus::InfrastructureUnknown, &reason));
     let failed = |reason: String| Some(Verdict::failed(reason));
     match ending.cause {
         Cause::SetUp(_) | Cause::CommandNotFound | Cause::CommandNotExecutable { .. } | Cause::Cancelled => {
@@ -252,13 +258,26 @@ fn without_verdict(ending: Ending, report: &Report, owner: Owner, stderr: &[u8])
     if let Some(defect) = &report.defect {
         return failed(defect.to_string());
     }
-    report.unloadable.first().map(|it| Verdict {
-        status: match owner {
+    report.unloadable.first().map(|it| {
+        let status = match owner {
             Owner::Candidate => ObservationStatus::CandidateFailed,
             Owner::Verifier => ObservationStatus::VerifierInvalid,
-        },
-        reason: format!("`{}` does not compile: {}", it.file, it.detail),
+        };
+        Verdict::new(status, &format!("`{}` does not compile: {}", it.file, it.detail))
     })
+}
+
+/// One line for people: every control character is replaced, and the end cut where it runs on.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    /// Past this, a reason explains no more.
+    const CHARS: usize = 400;
+    let shown = |it: char| if it.is_control() { '\u{fffd}' } else { it };
+    let mut line: String = text.chars().take(CHARS).map(shown).collect();
+    if line.len() < text.len() && text.chars().nth(CHARS).is_some() {
+        line.push('…');
+    }
+    line
 }
 
 fn test_sentence(test: &crate::runner::report::TestResult) -> String {

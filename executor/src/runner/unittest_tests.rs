@@ -153,3 +153,17 @@ fn a_run_is_isolated_and_its_repository_is_read_only() {
         assert_eq!((named(WORKSPACE), named("/harness"), named(HIDDEN)), (1, 1, usize::from(hidden)));
     }
 }
+
+#[test]
+fn a_reason_holds_nothing_that_a_terminal_obeys() {
+    let hostile = TestResult {
+        id: "t.A.\u{1b}[2Ja".to_owned(),
+        outcome: Outcome::Failed,
+        detail: format!("x\r\u{7}{}", "y".repeat(2_000)),
+        os_errors: Vec::new(),
+    };
+    let verdict = judge(exited(1), &Report { tests: vec![hostile], ..report(&[]) }, &expected(), Owner::Candidate, b"");
+    assert!(!verdict.reason.contains(char::is_control), "{:?}", verdict.reason);
+    assert_eq!(verdict.reason.chars().count(), 401);
+    assert_eq!(plain("ü\n"), "ü\u{fffd}");
+}
