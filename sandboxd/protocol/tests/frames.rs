@@ -254,7 +254,7 @@ fn decodes_or_errs(frame: &[u8]) -> bool {
         assert_eq!(frame::decode::<Reply>(again).as_ref(), Ok(reply));
         if let Reply::Done(receipt) = reply {
             let _ = (receipt.shell_status(), receipt.exit_status(), receipt.layers.active().count());
-            let _ = format!("{} {receipt:?}", receipt.cause);
+            assert!(!format!("{} {receipt:?}", receipt.cause).is_empty());
         }
     }
     request.is_ok() || reply.is_ok()

@@ -56,7 +56,7 @@ pub(crate) const ALLOWED: &[Calls] = calls! {
     "files and directories: mounts, owners and Landlock say which":
         SYS_openat SYS_faccessat SYS_faccessat2 SYS_newfstatat SYS_fstat SYS_statx SYS_statfs SYS_fstatfs SYS_readlinkat
         SYS_getdents64 SYS_getcwd SYS_chdir SYS_fchdir SYS_mkdirat SYS_mknodat SYS_unlinkat SYS_renameat2 SYS_linkat
-        SYS_symlinkat SYS_truncate SYS_ftruncate SYS_fallocate SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_fchown
+        SYS_symlinkat SYS_truncate SYS_ftruncate SYS_fallocate SYS_fchmod SYS_fchmodat SYS_fchown
         SYS_fchownat SYS_utimensat SYS_umask;
     "durability":
         SYS_fsync SYS_fdatasync SYS_sync SYS_syncfs SYS_msync;
@@ -194,7 +194,7 @@ pub(crate) const REFUSED: &[Refused] = &[
     Refused { reason: "a set-ID file would outlive the run", calls: names![SYS_fchmod], when: &[When::Has(1, SET_ID)] },
     Refused {
         reason: "a set-ID file would outlive the run",
-        calls: names![SYS_fchmodat SYS_fchmodat2 SYS_mknodat],
+        calls: names![SYS_fchmodat SYS_mknodat],
         when: &[When::Has(2, SET_ID)],
     },
     Refused {
