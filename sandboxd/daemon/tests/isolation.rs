@@ -6,8 +6,9 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 
-use harness::{Scratch, finish, output, processes_with, shell};
+use harness::{Scratch, finish, output, processes_with, shell, text};
 use tack_sandbox_client::protocol::{Cause, Layer, LayerState, Reason, Stage};
 use tack_sandbox_client::{Access, Mount, Run};
 
@@ -157,6 +158,73 @@ fn a_writable_mount_belongs_to_the_payload_inside_and_to_its_owner_outside() {
     let made = fs::metadata(scratch.0.join("d/new")).unwrap();
     let owner = fs::metadata(&scratch.0).unwrap();
     assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (owner.uid(), owner.gid(), 0o644));
+}
+
+#[test]
+fn no_set_id_file_is_made_where_files_belong_to_root_outside() {
+    if !harness::can_sandbox("set-ID files") {
+        return;
+    }
+    let scratch = Scratch::new("set-id");
+    let script = "import ctypes, errno, os, stat\n\
+                  libc = ctypes.CDLL(None, use_errno=True)\n\
+                  def attempt(name, what):\n\
+                  \x20   try: what(); print(name, 'works')\n\
+                  \x20   except OSError as error: print(name, errno.errorcode[error.errno])\n\
+                  os.close(os.open('f', os.O_CREAT | os.O_WRONLY, 0o755))\n\
+                  for mode in (0o4755, 0o2755, 0o6755, 0o1755):\n\
+                  \x20   attempt(f'chmod {mode:o}', lambda: os.chmod('f', mode))\n\
+                  \x20   attempt(f'fchmod {mode:o}', lambda: os.fchmod(os.open('f', 0), mode))\n\
+                  \x20   attempt(f'open {mode:o}', lambda: os.close(os.open(f'o{mode:o}', os.O_CREAT | os.O_WRONLY, mode)))\n\
+                  \x20   attempt(f'tmpfile {mode:o}', lambda: os.close(os.open('.', os.O_TMPFILE | os.O_WRONLY, mode)))\n\
+                  \x20   attempt(f'mknod {mode:o}', lambda: os.mknod(f'n{mode:o}', stat.S_IFREG | mode))\n\
+                  \x20   attempt(f'mkfifo {mode:o}', lambda: os.mkfifo(f'p{mode:o}', mode))\n\
+                  # openat2 hides its mode behind a pointer.\n\
+                  how = (ctypes.c_uint64 * 3)(os.O_CREAT | os.O_WRONLY, 0o4755, 0)\n\
+                  done = libc.syscall(437, -100, b'z', how, 24)\n\
+                  print('openat2', errno.errorcode[ctypes.get_errno()] if done < 0 else 'works')\n\
+                  # A plain open that leaves junk in the mode is no creation.\n\
+                  print('read', libc.syscall(2, b'f', 0, 0o4755) > 2)\n";
+    let Some(mut run) = harness::python_run("set-ID files", script) else { return };
+    run.directory = "/work".into();
+    run.mounts.push(scratch.mount("/work", Access::ReadWrite));
+    let seen = output(&run);
+    for line in seen.lines() {
+        let expected = match line.split(' ').collect::<Vec<_>>()[..] {
+            ["openat2", _] => "openat2 ENOSYS".to_owned(),
+            ["read", _] => "read True".to_owned(),
+            [how, "1755", _] => format!("{how} 1755 works"),
+            [how, mode, _] => format!("{how} {mode} EPERM"),
+            _ => panic!("{line}"),
+        };
+        assert_eq!(line, expected);
+    }
+    assert_eq!(seen.lines().count(), 26);
+    for entry in fs::read_dir(&scratch.0).unwrap() {
+        let mode = entry.unwrap().metadata().unwrap().mode();
+        assert_eq!(mode & 0o6000, 0, "{mode:o}");
+    }
+}
+
+#[test]
+fn a_set_user_id_program_gives_nothing() {
+    if !harness::can_sandbox("set-user-ID programs") {
+        return;
+    }
+    let scratch = Scratch::new("set-user-id");
+    let program = scratch.0.join("id");
+    fs::copy("/usr/bin/id", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut run = shell("/work/id -u; /work/id -ru");
+    run.mounts.push(scratch.mount("/work", Access::ReadOnly));
+    assert_eq!(output(&run), "1000\n1000\n");
+    // The control: outside, somebody else becomes its owner by it, unless the directory's mount forbids that too.
+    let control = std::process::Command::new(&program).arg("-u").uid(65_534).gid(65_534).output().unwrap();
+    let owner = fs::metadata(&program).unwrap().uid();
+    if text(&control.stdout).trim() != owner.to_string() {
+        harness::skipped("the control of set-user-ID programs", "a temporary directory without `nosuid`");
+    }
 }
 
 #[test]

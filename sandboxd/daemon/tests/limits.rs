@@ -244,6 +244,17 @@ fn a_core_dump_is_never_written() {
     }
     let mut run = shell("ulimit -c; sh -c 'kill -SEGV $$'; echo $?; ls -A /tmp | wc -l");
     assert_eq!(output(&run), "0\n139\n0\n");
+    // With a limit of 1 the kernel starts no program of the host's either, and it can be made neither 0 nor more.
+    let script = "import resource as r\n\
+                  print(r.getrlimit(r.RLIMIT_CORE))\n\
+                  for limit in (0, 1), (1, 1), (0, 0):\n\
+                  \x20   try: r.setrlimit(r.RLIMIT_CORE, limit)\n\
+                  \x20   except (OSError, ValueError) as error: print(error)\n\
+                  r.setrlimit(r.RLIMIT_NOFILE, (64, 64))";
+    if let Some(run) = python_run("core limits", script) {
+        let denied = "not allowed to raise maximum limit\n".repeat(3);
+        assert_eq!(output(&run), format!("(1, 1)\n{denied}"), "Python's words for EPERM");
+    }
     // Nor is there a helper program to hand it to that the payload could name: the pattern is the host's, read-only.
     run = shell("echo '|/tmp/x' >/proc/sys/kernel/core_pattern; echo $?");
     assert_eq!(output(&run), "2\n");

@@ -106,7 +106,7 @@ fn git_in_a_writable_mount_needs_no_safe_directory() {
         return;
     }
     if output(&shell("command -v git >/dev/null && echo there || echo none")) == "none\n" {
-        println!("SKIPPED: needs git under /usr");
+        harness::skipped("git", "git under /usr");
         return;
     }
     let scratch = Scratch::new("git");

@@ -235,7 +235,8 @@ impl Figure {
 pub struct Usage {
     /// Elapsed time from the payload's execution to its end, in microseconds.
     pub wall_us: u64,
-    /// User and system time together, in microseconds, by the control group's own count.
+    /// User and system time together, in microseconds, by the control group's own count. The last steps of the launch,
+    /// after the ids were mapped and before the execution, are in it: about a millisecond.
     pub cpu_us: Figure,
     /// User time of `cpu_us`, in microseconds: the group's split, or `rusage` where there is no group.
     pub user_us: Figure,

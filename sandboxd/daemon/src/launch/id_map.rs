@@ -6,16 +6,14 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 
-use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
-use nix::unistd::{ForkResult, Pid, read, write};
+use nix::unistd::{ForkResult, Pid, read};
 use tack_sandbox_protocol::{SetUpFailure, Stage};
 
-use crate::launch::progress::{At, failure, pipe};
+use crate::launch::progress::{At, pipe};
 use crate::policy::root::PAYLOAD_ID;
-use crate::sys::process::{errno_of, exit_now, fork, wait4};
+use crate::sys::process::{errno_of, exit_now, fork_into_user_namespace};
 
 /// Who owns the root of a mount, on its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +31,12 @@ const OTHERS: u32 = 1 << 16;
 pub(crate) struct IdMaps {
     host_id: u32,
     made: Vec<(Owner, OwnedFd)>,
+    children: Vec<Pid>,
 }
 
 impl IdMaps {
     pub(crate) const fn new(host_id: u32) -> Self {
-        Self { host_id, made: Vec::new() }
+        Self { host_id, made: Vec::new(), children: Vec::new() }
     }
 
     /// The namespace in which `owner` is the payload.
@@ -45,11 +44,18 @@ impl IdMaps {
         let index = if let Some(index) = self.made.iter().position(|(made, _)| *made == owner) {
             index
         } else {
-            let namespace = user_namespace(&map(owner.uid, self.host_id), &map(owner.gid, self.host_id))?;
+            let (uids, gids) = (map(owner.uid, self.host_id), map(owner.gid, self.host_id));
+            let (namespace, child) = user_namespace(&uids, &gids)?;
+            self.children.push(child);
             self.made.push((owner, namespace));
             self.made.len() - 1
         };
         Ok(&self.made[index].1)
+    }
+
+    /// The processes that the namespaces began with. They end by themselves, and are to be waited for some time.
+    pub(crate) fn into_children(self) -> Vec<Pid> {
+        self.children
     }
 }
 
@@ -77,42 +83,25 @@ fn write_maps(process: Pid, uids: &str, gids: &str) -> nix::Result<()> {
     put("gid_map", gids)
 }
 
-/// A user namespace with these maps, held by its descriptor. A namespace needs a process to begin with: a child that
-/// makes it, waits until it is described, and ends.
-fn user_namespace(uids: &str, gids: &str) -> Result<OwnedFd, SetUpFailure> {
-    let (made_read, made_write) = pipe().at(Stage::IdMap)?;
+/// A user namespace with these maps, held by its descriptor, and the process that it began with, which is ending.
+///
+/// The child is born into the namespace and waits to be let go; everything else is done from here.
+fn user_namespace(uids: &str, gids: &str) -> Result<(OwnedFd, Pid), SetUpFailure> {
     let (done_read, done_write) = pipe().at(Stage::IdMap)?;
-    match fork().at(Stage::IdMap)? {
+    match fork_into_user_namespace().at(Stage::IdMap)? {
         ForkResult::Child => {
             drop(done_write);
-            let answer = match unshare(CloneFlags::CLONE_NEWUSER) {
-                Ok(()) => 0,
-                Err(errno) => errno as i32,
-            };
-            let told = write(&made_write, &answer.to_le_bytes());
-            // Until the parent has described the namespace, or is gone.
+            // Until the parent has described the namespace, or is gone: either way the pipe ends.
             let waited = read(&done_read, &mut [0]);
-            exit_now(i32::from(told.is_err() || waited.is_err()));
+            exit_now(i32::from(waited.is_err()));
         }
         ForkResult::Parent { child } => {
-            drop((made_write, done_read));
-            let mut answer = [0; 4];
-            let namespace = match read(&made_read, &mut answer) {
-                Ok(4) => match i32::from_le_bytes(answer) {
-                    0 => write_maps(child, uids, gids).and_then(|()| {
-                        open(
-                            format!("/proc/{child}/ns/user").as_str(),
-                            OFlag::O_RDONLY | OFlag::O_CLOEXEC,
-                            Mode::empty(),
-                        )
-                    }),
-                    errno => Err(Errno::from_raw(errno)),
-                },
-                _ => Err(Errno::EPIPE),
-            };
+            let described = write_maps(child, uids, gids).and_then(|()| {
+                let path = format!("/proc/{child}/ns/user");
+                open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+            });
             drop(done_write);
-            wait4(Some(child)).at(Stage::IdMap)?;
-            namespace.map_err(|errno| failure(Stage::IdMap, errno))
+            Ok((described.at(Stage::IdMap)?, child))
         }
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     /// Whether every mount belongs to the payload inside; if not, some file system has no id-mapped mounts.
     pub(crate) all_owned: bool,
     pub(crate) policy_digest: [u8; 32],
+    /// Children of the helper that are ending, to be waited for.
+    pub(crate) children: Vec<Pid>,
 }
 
 /// One of the request's mounts, and where it goes.
@@ -122,6 +124,7 @@ impl Plan {
             host_id,
             all_owned,
             policy_digest,
+            children: id_maps.into_children(),
         })
     }
 }

@@ -34,6 +34,10 @@ pub(crate) struct Unprivileged<'a> {
     pub(super) launch: &'a mut Launch,
 }
 
+/// No core dump at all. With 0 the kernel writes no file, but still starts the host's program where the core pattern is
+/// a pipe, as root and outside; 1 is below the least size of a file too, and is what keeps that program from being
+/// started (`fs/coredump.c`). The seccomp policy keeps it from being lowered.
+const NO_CORE_BYTES: u64 = 1;
 /// The kernel's default of a soft limit for the stack; programs may raise theirs to the hard one.
 const STACK_BYTES: u64 = 8 << 20;
 const STACK_MAX_BYTES: u64 = 64 << 20;
@@ -55,7 +59,7 @@ impl<'a> Rooted<'a> {
         let cpu_s = limits.cpu_us.div_ceil(1_000_000) + 1;
         #[rustfmt::skip]
         let table = [
-            (Resource::RLIMIT_CORE,       0,                           0),
+            (Resource::RLIMIT_CORE,       NO_CORE_BYTES,               NO_CORE_BYTES),
             (Resource::RLIMIT_CPU,        cpu_s,                       cpu_s),
             (Resource::RLIMIT_FSIZE,      limits.file_bytes,           limits.file_bytes),
             (Resource::RLIMIT_MEMLOCK,    LOCKED_BYTES,                LOCKED_BYTES),

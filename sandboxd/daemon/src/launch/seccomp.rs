@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use nix::errno::Errno;
+use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, sock_filter,
+    BpfProgram, SeccompAction, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 
 use crate::policy::seccomp::{
@@ -86,20 +86,21 @@ fn refuse(rules: &mut BTreeMap<i64, Vec<SeccompRule>>, lists: &[&[Refused]]) -> 
         for when in refused.when {
             // "Any of these bits" is one alternative a bit: the compiler's masks only know "all of these bits".
             let tests: Vec<_> = match *when {
-                When::Is(index, value) => vec![(index, SeccompCmpOp::Eq, value)],
-                When::IsNot(index, value) => vec![(index, SeccompCmpOp::Ne, value)],
+                When::Is(index, value) => vec![(index, Dword, SeccompCmpOp::Eq, value)],
+                When::IsNot(index, value) => vec![(index, Dword, SeccompCmpOp::Ne, value)],
+                When::Given(index) => vec![(index, Qword, SeccompCmpOp::Ne, 0)],
                 When::Has(index, bits) => (0..u32::BITS)
                     .map(|bit| 1 << bit)
                     .filter(|bit| bits & bit != 0)
-                    .map(|bit| (index, SeccompCmpOp::MaskedEq(u64::from(bit)), bit))
+                    .map(|bit| (index, Dword, SeccompCmpOp::MaskedEq(u64::from(bit)), bit))
                     .collect(),
             };
             let mut longer = Vec::with_capacity(alternatives.len() * tests.len());
             for conditions in &alternatives {
-                for (index, operator, value) in &tests {
+                for (index, length, operator, value) in &tests {
                     let mut conditions = Vec::clone(conditions);
                     let (operator, value) = (operator.clone(), u64::from(*value));
-                    conditions.push(SeccompCondition::new(*index, SeccompCmpArgLen::Dword, operator, value)?);
+                    conditions.push(SeccompCondition::new(*index, length.clone(), operator, value)?);
                     longer.push(conditions);
                 }
             }

@@ -25,14 +25,16 @@ pub(crate) struct Refused {
     pub(crate) when: &'static [When],
 }
 
-/// A condition on one argument, of which the kernel reads the low 32 bits: comparing more of it is how filters of
-/// `ioctl` numbers were got around (CVE-2019-10063).
+/// A condition on one argument, counted from 0. Of a number the kernel reads the low 32 bits: comparing more of it is
+/// how filters of `ioctl` requests were got around (CVE-2019-10063).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
     Is(u8, u32),
     IsNot(u8, u32),
     /// Any of these bits is set.
     Has(u8, u32),
+    /// A pointer, all 64 bits of it, that is not null.
+    Given(u8),
 }
 
 macro_rules! names {
@@ -189,6 +191,17 @@ pub(crate) const REFUSED: &[Refused] = &[
         calls: names![SYS_personality],
         when: &[When::IsNot(0, 0), When::IsNot(0, 8), When::IsNot(0, 0x2_0000), When::IsNot(0, 0x2_0008),
                 When::IsNot(0, u32::MAX)],
+    },
+    // The limit of core dumps is 1, which keeps the host's program for them from being started; at 0 it would be.
+    Refused {
+        reason: "a crash must start no program of the host's",
+        calls: names![SYS_prlimit64],
+        when: &[When::Is(1, libc::RLIMIT_CORE), When::Given(2)],
+    },
+    Refused {
+        reason: "a crash must start no program of the host's",
+        calls: names![SYS_setrlimit],
+        when: &[When::Is(0, libc::RLIMIT_CORE)],
     },
     // In a writable mount the payload's files belong to the directory's owner outside, who may be root.
     Refused { reason: "a set-ID file would outlive the run", calls: names![SYS_fchmod], when: &[When::Has(1, SET_ID)] },

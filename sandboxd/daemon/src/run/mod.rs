@@ -2,13 +2,14 @@
 
 mod output;
 
+use std::mem;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{read, write};
+use nix::unistd::{Pid, read, write};
 use tack_sandbox_protocol::{
     Cause, End, Figure, Layer, LayerState, Layers, Reason, Receipt, Reply, RunLimits, RunRequest, SetUpFailure, Stage,
     Stream, StreamSummary, Times, Usage,
@@ -20,7 +21,7 @@ use crate::launch::plan::Plan;
 use crate::launch::progress::{At, Record, failure};
 use crate::launch::{Sandbox, landlock};
 use crate::run::output::Output;
-use crate::sys::process::{CpuUsage, Waited};
+use crate::sys::process::{CpuUsage, Waited, wait4};
 
 /// A launch takes a few milliseconds; one that takes this long hangs on something of the host's, and is given up.
 const SET_UP_BOUND: Duration = Duration::from_secs(10);
@@ -46,12 +47,14 @@ pub(crate) struct Finished {
 /// Runs `request`, and returns when no process of it is left. The run is cancelled when `client` goes away.
 pub(crate) fn run(request: &RunRequest<'_>, client: &UnixStream) -> Finished {
     let asked = Instant::now();
-    let launched = Plan::new(request).and_then(|plan| {
+    let launched = Plan::new(request).and_then(|mut plan| {
         let (policy_digest, host_id, all_owned) = (plan.policy_digest, plan.host_id, plan.all_owned);
+        let children = mem::take(&mut plan.children);
         let mut stage_us = [0; Stage::COUNT];
         stage_us[Stage::Prepare as usize] = micros(asked.elapsed());
         let sandbox = Sandbox::start(plan)?;
         let mut watch = Watch::new(sandbox, request.limits, asked, stage_us);
+        watch.children = children;
         let joining = Instant::now();
         let groups = Hierarchies::find().map_or_else(
             |errno| Groups::none(Reason::Unreadable { errno: errno as i32 }),
@@ -103,6 +106,8 @@ fn never_started(failure: SetUpFailure, asked: Instant) -> Finished {
 /// What the helper knows of a run while it lasts.
 struct Watch {
     sandbox: Sandbox,
+    /// Other children of ours, which have ended by the time the run has.
+    children: Vec<Pid>,
     limits: RunLimits,
     asked: Instant,
     /// When the program was executed.
@@ -135,6 +140,7 @@ impl Watch {
     fn new(sandbox: Sandbox, limits: RunLimits, asked: Instant, stage_us: [u32; Stage::COUNT]) -> Self {
         Self {
             sandbox,
+            children: Vec::new(),
             limits,
             asked,
             executed: None,
@@ -328,6 +334,10 @@ impl Watch {
     fn finish(mut self, groups: Groups, mounts: LayerState, policy_digest: [u8; 32]) -> Finished {
         let waited = self.sandbox.wait();
         let gone = Instant::now();
+        for child in mem::take(&mut self.children) {
+            // It has nothing to report.
+            wait4(Some(child)).ok();
+        }
         let ended = self.ended.unwrap_or(gone);
         let cause = self.final_cause(&groups);
         let executed = self.executed.filter(|_| !matches!(cause, Cause::SetUp(_)));

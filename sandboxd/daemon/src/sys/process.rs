@@ -17,6 +17,18 @@ pub(crate) fn fork() -> nix::Result<ForkResult> {
     unsafe { nix::unistd::fork() }
 }
 
+/// `clone` into a new user namespace: like [`fork`], but the namespace is there when the parent goes on, so that it
+/// can be described without waiting for the child.
+pub(crate) fn fork_into_user_namespace() -> nix::Result<ForkResult> {
+    let flags = c_long::from(libc::CLONE_NEWUSER | libc::SIGCHLD);
+    // SAFETY: without `CLONE_VM` and with a null stack this is a fork; as there, the process has one thread.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    Ok(match Errno::result(pid)? {
+        0 => ForkResult::Child,
+        pid => ForkResult::Parent { child: Pid::from_raw(i32::try_from(pid).map_err(|_| Errno::ESRCH)?) },
+    })
+}
+
 /// A descriptor of the process `pid`: ready to read when it has ended.
 pub(crate) fn pidfd_open(pid: Pid) -> nix::Result<OwnedFd> {
     // SAFETY: the arguments are numbers.
@@ -67,7 +79,7 @@ pub(crate) fn wait4(pid: Option<Pid>) -> nix::Result<Waited> {
     let which = pid.map_or(-1, Pid::as_raw);
     let pid = loop {
         // SAFETY: both pointers are to writable memory of the type that the call fills in.
-        let result = unsafe { libc::wait4(which, &raw mut status, 0, usage.as_mut_ptr()) };
+        let result = unsafe { libc::wait4(which, &raw mut status, libc::__WALL, usage.as_mut_ptr()) };
         match Errno::result(result) {
             Err(Errno::EINTR) => {}
             other => break other?,

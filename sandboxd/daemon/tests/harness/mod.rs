@@ -17,6 +17,11 @@ use tack_sandbox_client::{Access, Client, Finished, Helper, Mount, Run};
 /// The helper, as cargo built it for these tests.
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_tack-sandboxd");
 
+/// Says that a test could not be had here: on standard error itself, since what passes is not shown what it prints.
+pub(crate) fn skipped(test: &str, need: &str) {
+    writeln!(std::io::stderr(), "SKIPPED: {test} needs {need}").unwrap();
+}
+
 /// Whether sandboxes can be made here. Says so where they cannot: a test that returns then has been skipped, not passed.
 pub(crate) fn can_sandbox(test: &str) -> bool {
     let missing: Vec<_> = tack_sandboxd::check::offers()
@@ -25,7 +30,7 @@ pub(crate) fn can_sandbox(test: &str) -> bool {
         .filter_map(|offer| offer.found.err().map(|why| format!("{} ({why})", offer.name)))
         .collect();
     if !missing.is_empty() {
-        println!("SKIPPED: {test} needs {}", missing.join(", "));
+        skipped(test, &missing.join(", "));
     }
     missing.is_empty()
 }
@@ -37,7 +42,7 @@ pub(crate) fn has_controller(test: &str, name: &str) -> bool {
     match &offer.found {
         Ok(_) => can_sandbox(test),
         Err(why) => {
-            println!("SKIPPED: {test} needs {name} ({why})");
+            skipped(test, &format!("{name} ({why})"));
             false
         }
     }
@@ -80,7 +85,7 @@ pub(crate) fn python(test: &str) -> Option<(PathBuf, Vec<Mount>)> {
     let found = found.and_then(|output| String::from_utf8(output.stdout).ok());
     let lines = found.as_deref().and_then(|lines| lines.trim().split_once('\n'));
     let Some((prefix, program)) = lines else {
-        println!("SKIPPED: {test} needs python3");
+        skipped(test, "python3");
         return None;
     };
     let mount = Mount { source: prefix.into(), target: prefix.into(), access: Access::ReadOnly };
