@@ -19,7 +19,8 @@ pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_tack-sandboxd");
 
 /// Says that a test could not be had here: on standard error itself, since what passes is not shown what it prints.
 pub(crate) fn skipped(test: &str, need: &str) {
-    writeln!(std::io::stderr(), "SKIPPED: {test} needs {need}").unwrap();
+    let line = format!("SKIPPED: {test} needs {need}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 /// Whether sandboxes can be made here. Says so where they cannot: a test that returns then has been skipped, not passed.
