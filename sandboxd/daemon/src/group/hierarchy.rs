@@ -56,7 +56,7 @@ impl Hierarchies {
     }
 
     /// Finds the hierarchies in a mount table. `unified_controllers` reads what a unified hierarchy offers.
-    fn parse(mounts: &str, unified_controllers: impl Fn(&Path) -> io::Result<String>) -> Self {
+    pub(crate) fn parse(mounts: &str, unified_controllers: impl Fn(&Path) -> io::Result<String>) -> Self {
         let mut places: Vec<Place> = Vec::new();
         let mut missing = Controller::ALL.to_vec();
         let mut add = |directory: &str, version, has: &dyn Fn(Controller) -> bool| {

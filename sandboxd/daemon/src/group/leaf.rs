@@ -232,21 +232,25 @@ fn parse_name(name: &str) -> Option<(&str, i32, u64)> {
     if parts.next().is_some() { None } else { Some((boot, pid.parse().ok()?, start.parse().ok()?)) }
 }
 
-/// In the unified hierarchy a group has the controllers that its parent passes on.
+/// In the unified hierarchy a group has the controllers that all its parents pass on.
 fn enable_controllers(place: &Place) -> io::Result<()> {
-    let mut line = String::new();
-    for controller in &place.controllers {
-        match controller {
-            Controller::Memory => line += "+memory ",
-            Controller::Pids => line += "+pids ",
-            // Every group counts CPU time, whether or not it has the controller.
-            Controller::Cpu => {}
-        }
-    }
     make(&place.directory)?;
     let parent = place.directory.parent().ok_or(io::ErrorKind::NotFound)?;
     for directory in [parent, &place.directory] {
-        fs::write(directory.join("cgroup.subtree_control"), &line)?;
+        let file = directory.join("cgroup.subtree_control");
+        let passed_on = fs::read_to_string(&file)?;
+        for controller in &place.controllers {
+            let name = match controller {
+                Controller::Memory => "memory",
+                Controller::Pids => "pids",
+                // Every group counts CPU time, whether or not it has the controller.
+                Controller::Cpu => continue,
+            };
+            // Most hosts pass them on already. Asking again could be refused, where the parent has processes.
+            if !passed_on.split_whitespace().any(|it| it == name) {
+                fs::write(&file, format!("+{name}"))?;
+            }
+        }
     }
     Ok(())
 }
@@ -302,6 +306,49 @@ fn remove(leaf: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_made_joined_counted_and_removed_in_either_version() {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let offers = |directory: &Path| fs::read_to_string(directory.join("cgroup.controllers"));
+        for version in ["cgroup", "cgroup2"] {
+            let lines = mounts.lines().filter(|line| line.contains(&format!(" - {version} ")));
+            let hierarchies = Hierarchies::parse(&lines.collect::<Vec<_>>().join("\n"), offers);
+            if !nix::unistd::geteuid().is_root() || hierarchies.0.is_empty() {
+                let line = format!("SKIPPED: groups need root and a hierarchy of type {version}\n");
+                io::Write::write_all(&mut io::stderr(), line.as_bytes()).unwrap();
+                continue;
+            }
+            let script = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; read line";
+            let mut command = std::process::Command::new("/bin/sh");
+            let mut child = command.args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+            let pid = Pid::from_raw(child.id().cast_signed());
+            let mut groups = Groups::none(Reason::NotAsked);
+            let limits = RunLimits::default();
+            for (place, name) in hierarchies.0.iter().zip(["test-0", "test-1", "test-2"]) {
+                let leaf = groups.join_place(place, name, &limits, pid).unwrap();
+                for controller in &place.controllers {
+                    let member = Ok(Member { directory: leaf.clone(), version: place.version });
+                    match controller {
+                        Controller::Memory => groups.memory = member,
+                        Controller::Pids => groups.pids = member,
+                        Controller::Cpu => groups.cpu = member,
+                    }
+                }
+                assert_eq!(fs::read_to_string(leaf.join("cgroup.procs")).unwrap(), format!("{pid}\n"));
+            }
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            let has = |controller| hierarchies.0.iter().any(|place| place.controllers.contains(&controller));
+            let Figure::Measured(cpu_us) = groups.cpu_us(CpuTime::Total) else { panic!("{version}: no CPU time") };
+            assert!((1_000..10_000_000).contains(&cpu_us), "{version}: {cpu_us}");
+            assert_eq!(groups.memory_peak_bytes().value().is_some(), has(Controller::Memory), "{version}");
+            assert_eq!(groups.processes_peak().value().is_some(), has(Controller::Pids), "{version}");
+            let leaves = groups.made.clone();
+            drop(groups);
+            assert!(leaves.iter().all(|leaf| !leaf.exists()), "{version}: {leaves:?}");
+        }
+    }
 
     #[test]
     fn a_leaf_names_its_helper() {
