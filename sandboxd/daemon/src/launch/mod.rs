@@ -37,6 +37,7 @@ pub(crate) mod root;
 pub(crate) mod seccomp;
 
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -75,11 +76,11 @@ pub(crate) struct Ends {
 }
 
 impl Sandbox {
-    /// Forks pid 1 of a new pid namespace, which launches `plan`.
+    /// Forks pid 1 of a new pid namespace, which launches `plan`. Times that come back are counted from `began`.
     ///
     /// # Errors
     /// A failure of [`Stage::Prepare`] or [`Stage::Fork`]; later steps report on `set_up`.
-    pub(crate) fn start(plan: Plan) -> Result<Self, SetUpFailure> {
+    pub(crate) fn start(plan: Plan, began: Instant) -> Result<Self, SetUpFailure> {
         let (set_up_read, set_up_write) = pipe().at(Stage::Prepare)?;
         let (go_read, go_write) = pipe().at(Stage::Prepare)?;
         let (end_read, end_write) = pipe().at(Stage::Prepare)?;
@@ -97,7 +98,7 @@ impl Sandbox {
                 // The helper's ends must close here, or the helper's death would go unseen.
                 drop((set_up_read, go_write, end_read, ours));
                 let ends = Ends { go: go_read, end: end_write, streams: theirs };
-                exit_now(sandbox(plan, Progress::new(set_up_write), ends))
+                exit_now(sandbox(plan, Progress::new(set_up_write, began), ends))
             }
             ForkResult::Parent { child } => {
                 drop((set_up_write, go_read, end_write, theirs));
@@ -152,9 +153,10 @@ fn sandbox(plan: Plan, progress: Progress, ends: Ends) -> i32 {
     let mut launch = Launch { plan, progress, ends };
     match launch.steps() {
         Ok(payload) => {
+            let began = launch.progress.began();
             // The payload alone holds `set_up` and the streams from here on.
             drop((launch.plan, launch.progress, launch.ends.streams));
-            pid1::reap(payload, &launch.ends.end)
+            pid1::reap(payload, &launch.ends.end, began)
         }
         // Of pid 1, or of the payload's process, which was not executed then.
         Err(failure) => {

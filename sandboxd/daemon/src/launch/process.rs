@@ -9,7 +9,7 @@ use tack_sandbox_protocol::{SetUpFailure, Stage};
 use crate::launch::Launch;
 use crate::launch::landlock::Sealed;
 use crate::launch::privileges::Unprivileged;
-use crate::launch::progress::{At, failure};
+use crate::launch::progress::{At, Record, elapsed_us, failure};
 use crate::sys::process::{Closing, above_streams, close_range, dup_to};
 
 /// Session, standard streams, umask and working directory are the payload's.
@@ -52,8 +52,8 @@ impl Sealed<'_> {
     /// as shells do, and reported if no later one will do.
     pub(super) fn execute(self) -> SetUpFailure {
         let Launch { plan, progress, .. } = self.launch;
-        // The last step's time cannot include itself: the write that reports it comes before.
-        if let Err(errno) = progress.flush() {
+        let executing = Record::Executing { at_us: elapsed_us(progress.began()) };
+        if let Err(errno) = progress.send(executing) {
             return failure(Stage::Exec, errno);
         }
         let mut worst = Errno::ENOENT;

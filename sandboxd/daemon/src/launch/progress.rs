@@ -49,8 +49,10 @@ pub(crate) enum Record {
     AwaitingMaps,
     /// The payload's process is about to be forked; its first process has used this much until now.
     Forking { user_us: u64, system_us: u64 },
+    /// The program is about to be executed: so long after the helper's own [`Instant`], which forks share.
+    Executing { at_us: u64 },
     /// The payload ended with this wait status.
-    Ended { status: i32 },
+    Ended { status: i32, at_us: u64 },
 }
 
 impl Record {
@@ -65,7 +67,8 @@ impl Record {
             }
             Self::AwaitingMaps => (2, 0, 0, 0, 0, 0),
             Self::Forking { user_us, system_us } => (3, 0, 0, 0, user_us, system_us),
-            Self::Ended { status } => (4, 0, 0, status, 0, 0),
+            Self::Executing { at_us } => (4, 0, 0, 0, at_us, 0),
+            Self::Ended { status, at_us } => (5, 0, 0, status, at_us, 0),
         };
         let mut bytes = [0; Self::BYTES];
         bytes[..3].copy_from_slice(&[kind, stage, mount]);
@@ -87,7 +90,8 @@ impl Record {
             1 => Self::Failed(SetUpFailure { stage: stage?, errno: small, mount: bytes[2].checked_sub(1) }),
             2 => Self::AwaitingMaps,
             3 => Self::Forking { user_us: first, system_us: second },
-            4 => Self::Ended { status: small },
+            4 => Self::Executing { at_us: first },
+            5 => Self::Ended { status: small, at_us: first },
             _ => return None,
         })
     }
@@ -98,13 +102,19 @@ impl Record {
 #[derive(Debug)]
 pub(crate) struct Progress {
     pipe: OwnedFd,
+    began: Instant,
     since: Instant,
     pending: Vec<u8>,
 }
 
 impl Progress {
-    pub(crate) fn new(pipe: OwnedFd) -> Self {
-        Self { pipe, since: Instant::now(), pending: Vec::with_capacity(Stage::COUNT * Record::BYTES) }
+    pub(crate) fn new(pipe: OwnedFd, began: Instant) -> Self {
+        Self { pipe, began, since: Instant::now(), pending: Vec::with_capacity(Stage::COUNT * Record::BYTES) }
+    }
+
+    /// When the helper's clock began: times that cross a pipe are counted from there.
+    pub(crate) const fn began(&self) -> Instant {
+        self.began
     }
 
     /// The time since the last step, or since the start, was `stage`'s.
@@ -121,12 +131,16 @@ impl Progress {
         self.flush()
     }
 
-    /// Sends the pending times.
-    pub(crate) fn flush(&mut self) -> nix::Result<()> {
+    fn flush(&mut self) -> nix::Result<()> {
         let sent = write_once(&self.pipe, &self.pending);
         self.pending.clear();
         sent
     }
+}
+
+/// Time since the helper's clock began, in microseconds.
+pub(crate) fn elapsed_us(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Sends one record on a pipe of its own.
@@ -156,12 +170,13 @@ mod tests {
             Record::Failed(SetUpFailure { stage: Stage::Request, errno: 7, mount: None }),
             Record::AwaitingMaps,
             Record::Forking { user_us: 1, system_us: u64::MAX },
-            Record::Ended { status: 0x8b },
+            Record::Executing { at_us: 1 << 40 },
+            Record::Ended { status: 0x8b, at_us: 7 },
         ];
         for record in cases {
             assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
         }
-        for (index, byte) in [(0, 5), (0, 255), (1, 200)] {
+        for (index, byte) in [(0, 6), (0, 255), (1, 200)] {
             let mut bytes = Record::Took { stage: Stage::Exec, us: 1 }.to_bytes();
             bytes[index] = byte;
             assert_eq!(Record::from_bytes(&bytes), None, "byte {index} = {byte}");

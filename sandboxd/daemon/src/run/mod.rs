@@ -52,7 +52,7 @@ pub(crate) fn run(request: &RunRequest<'_>, client: &UnixStream) -> Finished {
         let children = mem::take(&mut plan.children);
         let mut stage_us = [0; Stage::COUNT];
         stage_us[Stage::Prepare as usize] = micros(asked.elapsed());
-        let sandbox = Sandbox::start(plan)?;
+        let sandbox = Sandbox::start(plan, asked)?;
         let mut watch = Watch::new(sandbox, request.limits, asked, stage_us);
         watch.children = children;
         let joining = Instant::now();
@@ -110,7 +110,9 @@ struct Watch {
     children: Vec<Pid>,
     limits: RunLimits,
     asked: Instant,
-    /// When the program was executed.
+    /// When the program was about to be executed.
+    executing: Option<Instant>,
+    /// The same, once it is known that it was.
     executed: Option<Instant>,
     /// When the payload ended, or was ended.
     ended: Option<Instant>,
@@ -143,6 +145,7 @@ impl Watch {
             children: Vec::new(),
             limits,
             asked,
+            executing: None,
             executed: None,
             ended: None,
             cause: None,
@@ -189,7 +192,10 @@ impl Watch {
                     Source::Client => self.end(Cause::Cancelled),
                     Source::Pid1 => {
                         self.read_end();
-                        self.read_set_up(groups, host_id);
+                        // Its writers are gone, so it has an end, and all before it was written.
+                        while self.set_up_open {
+                            self.read_set_up(groups, host_id);
+                        }
                         self.ended.get_or_insert_with(Instant::now);
                         pid1_ended = Some(Instant::now());
                     }
@@ -257,9 +263,6 @@ impl Watch {
 
     /// Reads the launch's records. Writes of records are whole, so reads are too.
     fn read_set_up(&mut self, groups: &mut Groups, host_id: u32) {
-        if !self.set_up_open {
-            return;
-        }
         let mut bytes = [0; 4_096];
         let count = match read(&self.sandbox.set_up, &mut bytes) {
             Err(Errno::EINTR | Errno::EAGAIN) => return,
@@ -268,9 +271,9 @@ impl Watch {
         };
         if count == 0 {
             self.set_up_open = false;
-            // Every copy of the write end closed without a failure: the program was executed, if it came to a fork.
-            if self.cause.is_none() && self.launch_usage.is_some() {
-                self.executed = Some(Instant::now());
+            // Every copy of the write end closed without a failure: the program was executed, if it came to that.
+            if self.cause.is_none() {
+                self.executed = self.executing;
             }
         }
         for record in bytes[..count].as_chunks::<{ Record::BYTES }>().0 {
@@ -288,10 +291,16 @@ impl Watch {
                 Some(Record::Forking { user_us, system_us }) => {
                     self.launch_usage = Some(CpuUsage { user_us, system_us });
                 }
+                Some(Record::Executing { at_us }) => self.executing = Some(self.at(at_us)),
                 Some(Record::Failed(failure)) => self.end(not_executed(failure)),
                 Some(Record::Ended { .. }) | None => self.end(Cause::SetUp(failure(Stage::Fork, Errno::EPROTO))),
             }
         }
+    }
+
+    /// A time that came over a pipe, on the clock that all forks of the helper share.
+    fn at(&self, at_us: u64) -> Instant {
+        self.asked.checked_add(Duration::from_micros(at_us)).unwrap_or_else(Instant::now)
     }
 
     fn go(&self) -> Result<(), SetUpFailure> {
@@ -302,10 +311,11 @@ impl Watch {
         let mut bytes = [0; Record::BYTES];
         if self.status.is_none()
             && read(&self.sandbox.end, &mut bytes) == Ok(Record::BYTES)
-            && let Some(Record::Ended { status }) = Record::from_bytes(&bytes)
+            && let Some(Record::Ended { status, at_us }) = Record::from_bytes(&bytes)
         {
             self.status = Some(status);
-            self.ended.get_or_insert_with(Instant::now);
+            let at = self.at(at_us);
+            self.ended.get_or_insert(at);
         }
     }
 
