@@ -5,6 +5,17 @@
 //! [`CpuNetwork::load`] checks all of it, then runs it on the processor in 32-bit floats, whatever the weights are
 //! stored in. This is the reference that every faster backend is compared with.
 //!
+//! ```no_run
+//! use std::time::{Duration, Instant};
+//! use tack_kernels::{BundleSource, CpuNetwork, Network, Options, Stop};
+//!
+//! let mut network: CpuNetwork = CpuNetwork::load(&BundleSource::directory("models/mini"), Options::default())?;
+//! let deadline = Instant::now() + Duration::from_millis(500);
+//! let outputs = network.forward(&[1, 2, 3], Stop::when(&|| Instant::now() >= deadline))?;
+//! println!("{:?} from {}", outputs.success_logits, network.digest());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! What this crate does not do: it knows nothing of repair, tokenizers or decisions, and it reads no
 //! `controller.json`. It has no clock either: whoever has a deadline hands in a [`Stop`].
 //!

@@ -39,6 +39,9 @@ impl fmt::Debug for Place {
 
 impl BundleSource {
     /// The files directly in `path`, which are mapped when they are opened.
+    ///
+    /// A file must not change while a network of it lives: shortening it ends the process with `SIGBUS`, rewriting it
+    /// changes weights that were checked. To replace a bundle, rename a new directory over it.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
         Self { place: Place::Directory(path.into()) }
     }

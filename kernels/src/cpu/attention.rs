@@ -100,7 +100,9 @@ pub(crate) fn attention(
     tasks.reverse();
     pool.run(tasks, |(first_query, first_column, mut out)| {
         let rows = q.chunks_exact(width).skip(first_query);
-        let q: Vec<&[f32]> = rows.map(|row| &row[first_column..][..head_dim]).take(out.len()).collect();
+        // Side by side: in place the rows are H E floats apart, often a multiple of a cache's period.
+        let q: Vec<f32> = rows.take(out.len()).flat_map(|row| &row[first_column..][..head_dim]).copied().collect();
+        let q: Vec<&[f32]> = q.chunks_exact(head_dim).collect();
         let head = first_column / head_dim / (query_heads / key_value_heads);
         attend(isa, &q, first_position + first_query, past, head, &mut out);
     })

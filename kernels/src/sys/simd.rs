@@ -80,12 +80,13 @@ fn dispatch<const FUSED: bool>(rows: &[&[f32]], panel: &[Lanes], out: &mut [Lane
 #[expect(clippy::inline_always, reason = "a function of its own would not be compiled for its caller's instructions")]
 #[inline(always)]
 fn sum<const ROWS: usize, const FUSED: bool>(rows: [&[f32]; ROWS], panel: &[Lanes], out: &mut [Lanes; TILE_ROWS]) {
-    let rows = rows.map(|row| &row[..panel.len()]); // one check a row, none in the loop
+    let rows = rows.map(|row| &row[..panel.len()]); // so that the loop need not check
     let mut sums = [[0.0; TILE_COLUMNS]; ROWS];
-    for (k, lanes) in panel.iter().enumerate() {
+    // `lanes` by value: loaded once a step, instead of once a row.
+    for (k, &lanes) in panel.iter().enumerate() {
         for (row, sums) in rows.iter().zip(&mut sums) {
             let x = row[k];
-            for (sum, &w) in sums.iter_mut().zip(lanes) {
+            for (sum, w) in sums.iter_mut().zip(lanes) {
                 *sum = if FUSED { x.mul_add(w, *sum) } else { x * w + *sum };
             }
         }
