@@ -307,7 +307,7 @@ impl Grader<'_> {
             (false, _) => (ObservationStatus::CandidateFailed, reasons.join("; ")),
             (true, PathRule::Enforced) => {
                 let count = changed.len();
-                (ObservationStatus::Passed, format!("{count} changed paths, all allowed"))
+                (ObservationStatus::Passed, format!("changed paths, all allowed: {count}"))
             }
             (true, PathRule::Off) => (ObservationStatus::Passed, "the path rule is off".to_owned()),
         };

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use tack_core::{AcceptanceLayer, LayerResult};
+use tack_core::{AcceptanceLayer, LayerResult, ObservationStatus};
 
 use crate::evidence::layers::{Evaluation, LayerRecord, PathRule};
 use crate::lab::{Candidate, End};
@@ -32,7 +32,8 @@ pub struct CandidateReport {
     /// Its receipt.
     #[serde(flatten)]
     pub evaluation: Evaluation,
-    /// Whether it ended as it must; `None` for a candidate that is not the example's own.
+    /// Whether it ended as it must; `None` for a candidate that is not the example's own, and where the environment
+    /// could not answer.
     pub as_expected: Option<bool>,
 }
 
@@ -42,7 +43,8 @@ impl CandidateReport {
             PathRule::Enforced => &it.end,
             PathRule::Off => it.without_path_rule.as_ref().unwrap_or(&it.end),
         });
-        let as_expected = end.map(|it| it.is_of(&evaluation));
+        let answered = evaluation.status != ObservationStatus::InfrastructureUnknown;
+        let as_expected = end.filter(|_| answered).map(|it| it.is_of(&evaluation));
         Self { candidate: candidate.name.clone(), evaluation, as_expected }
     }
 }

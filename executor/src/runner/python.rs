@@ -46,7 +46,7 @@ pub struct Interpreter {
 #[derive(Debug, thiserror::Error)]
 pub enum InterpreterError {
     /// No such program.
-    #[error("cannot run `{program}`: the tests need Python {}.{} or later, and `python3` on PATH finds it", OLDEST.0, OLDEST.1)]
+    #[error("cannot run `{program}`: put a `python3` on PATH that is Python {}.{} or later", OLDEST.0, OLDEST.1)]
     Start {
         /// What was to be run.
         program: PathBuf,
@@ -203,6 +203,6 @@ mod tests {
             assert_eq!(write(script), message);
         }
         let missing = Interpreter::ask(&folder.path().join("nothing")).unwrap_err().to_string();
-        assert!(missing.ends_with("the tests need Python 3.8 or later, and `python3` on PATH finds it"), "{missing}");
+        assert!(missing.ends_with("put a `python3` on PATH that is Python 3.8 or later"), "{missing}");
     }
 }
