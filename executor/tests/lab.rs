@@ -204,6 +204,7 @@ fn every_hostile_candidate_has_its_exact_end() {
     assert_eq!(forks.cause, "wall");
     // Where the host counts processes, the count says that the limit was reached, and held, before the wall was.
     assert!(forks.processes_peak.is_none_or(|peak| peak == 64), "{forks:?}");
+    assert!(forks.forks_refused.is_none_or(|refused| refused > 0), "{forks:?}");
     let counted = forks.processes_peak.is_some();
     assert_eq!(forks.reason.ends_with("at the limit of 64 processes"), counted, "{}", forks.reason);
     let hang = execution(evaluation("hangs"), &VISIBLE);
