@@ -131,10 +131,11 @@ const ATTEMPTS: &[Attempt] = &[
     // The kernel's files.
     denied("write core_pattern",                Errno::EACCES,       |_| reach("/proc/sys/kernel/core_pattern", OFlag::O_WRONLY)),
     denied("read a neighbor's memory",           Errno::EACCES,       |it| reach(&format!("/proc/{}/mem", it.neighbor), OFlag::O_RDONLY)),
+    denied("trace a neighbor",                  Errno::EPERM,        |it| raw::trace(it.neighbor)),
     denied("read the kernel's log",             Errno::EPERM,        |_| raw::syslog()),
     // Processes and namespaces.
     denied("signal a process of the host",      Errno::ESRCH,        |it| kill(it.host_pid, None)),
-    denied("signal pid 1",                      Errno::EPERM,        |it| kill(it.neighbor, None)),
+    denied("signal a neighbor",                 Errno::EPERM,        |it| kill(it.neighbor, None)),
     denied("unshare a user namespace",          Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWUSER)),
     denied("unshare a mount namespace",         Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWNS)),
     denied("unshare a network namespace",       Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWNET)),

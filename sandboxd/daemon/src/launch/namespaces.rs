@@ -6,13 +6,14 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::{set_dumpable, set_pdeathsig};
 use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
 use nix::unistd::sethostname;
 use tack_sandbox_protocol::{SetUpFailure, Stage};
 
 use crate::launch::progress::At;
 use crate::launch::{Launch, Started};
 use crate::policy::root::HOST_NAME;
-use crate::sys::process::{errno_of, loopback_up, reset_signals};
+use crate::sys::process::{errno_of, join_new_session_keyring, loopback_up, reset_personality, reset_signals};
 
 /// Own mount, network, ipc and uts namespaces; mounts made from here on are seen by no one else.
 pub(crate) struct Isolated<'a> {
@@ -20,12 +21,17 @@ pub(crate) struct Isolated<'a> {
 }
 
 impl<'a> Started<'a> {
-    /// Before: a fork of the helper. After: it dies with the helper, cannot be traced, and has no signal settings of
-    /// the helper's. Why first: whatever fails later, nothing outlives the helper.
+    /// Before: a fork of the helper, with what the helper's client happened to have.
+    /// After: it dies with the helper and cannot be traced; signals, umask, personality and session keyring are no
+    /// longer the client's. What stays the client's on purpose is its share of the machine: nice value, affinity.
+    /// Why first: whatever fails later, nothing outlives the helper; and modes of files made later are exact.
     pub(super) fn begin(launch: &'a mut Launch) -> Result<Self, SetUpFailure> {
         set_pdeathsig(Signal::SIGKILL).at(Stage::Fork)?;
         set_dumpable(false).at(Stage::Fork)?;
         reset_signals().at(Stage::Fork)?;
+        reset_personality().at(Stage::Fork)?;
+        join_new_session_keyring().at(Stage::Fork)?;
+        umask(Mode::empty());
         // When the host runs short of memory, a sandbox goes before anything else does.
         fs::write("/proc/self/oom_score_adj", "1000").map_err(|error| errno_of(&error)).at(Stage::Fork)?;
         Ok(Self { launch })

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::{set_dumpable, set_no_new_privs, set_pdeathsig};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid};
 use tack_sandbox_protocol::{SetUpFailure, Stage};
@@ -48,7 +48,7 @@ const PENDING_SIGNALS: u64 = 4_096;
 
 impl<'a> Rooted<'a> {
     /// Before: root of the host, so that limits can also rise above the helper's own.
-    /// After: soft and hard limits are the request's.
+    /// After: soft and hard limits are the request's, and none is the client's.
     /// Why here: after it, they can only sink.
     pub(super) fn limit(self) -> Result<Limited<'a>, SetUpFailure> {
         let limits = &self.launch.plan.limits;
@@ -59,8 +59,10 @@ impl<'a> Rooted<'a> {
         let cpu_s = limits.cpu_us.div_ceil(1_000_000) + 1;
         #[rustfmt::skip]
         let table = [
+            (Resource::RLIMIT_AS,         RLIM_INFINITY,               RLIM_INFINITY),
             (Resource::RLIMIT_CORE,       NO_CORE_BYTES,               NO_CORE_BYTES),
             (Resource::RLIMIT_CPU,        cpu_s,                       cpu_s),
+            (Resource::RLIMIT_DATA,       RLIM_INFINITY,               RLIM_INFINITY),
             (Resource::RLIMIT_FSIZE,      limits.file_bytes,           limits.file_bytes),
             (Resource::RLIMIT_MEMLOCK,    LOCKED_BYTES,                LOCKED_BYTES),
             (Resource::RLIMIT_MSGQUEUE,   QUEUE_BYTES,                 QUEUE_BYTES),

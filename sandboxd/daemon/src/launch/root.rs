@@ -127,8 +127,6 @@ fn make_dev(root: &OwnedFd, plan: &Plan) -> nix::Result<()> {
     for (name, major, minor) in policy::root::DEVICES {
         let mode = Mode::from_bits_truncate(0o666);
         mknodat(&dev, name, SFlag::S_IFCHR, mode, makedev(u64::from(major), u64::from(minor)))?;
-        // `mknod` heeds the umask, which is whoever's started us.
-        nix::sys::stat::fchmodat(&dev, name, mode, nix::sys::stat::FchmodatFlags::FollowSymlink)?;
     }
     for name in [c"pts", c"shm"] {
         mkdirat(&dev, name, readable())?;

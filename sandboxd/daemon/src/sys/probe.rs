@@ -141,6 +141,12 @@ pub(crate) fn unknown_call() -> nix::Result<()> {
     Errno::result(unsafe { libc::syscall(1_000, 0, 0, 0, 0, 0, 0) }).map(drop)
 }
 
+/// Begins to trace a process, which ends when this one does. The traced is not stopped.
+pub(crate) fn trace(pid: Pid) -> nix::Result<()> {
+    // SAFETY: seizing takes no address and no data.
+    Errno::result(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.as_raw(), 0, 0) }).map(drop)
+}
+
 /// Reads this program's memory through the kernel, as a debugger would another's.
 pub(crate) fn process_vm_readv(pid: Pid) -> nix::Result<()> {
     let mut byte = 0_u8;

@@ -158,6 +158,23 @@ pub(crate) fn reset_signals() -> nix::Result<()> {
     nix::sys::signal::SigSet::empty().thread_set_mask()
 }
 
+/// Takes back what a client may have changed of how memory is laid out.
+pub(crate) fn reset_personality() -> nix::Result<()> {
+    // SAFETY: the argument is a number, `PER_LINUX`; it concerns this process and its children.
+    Errno::result(unsafe { libc::personality(0) }).map(drop)
+}
+
+/// Leaves the client's session keyring for a new, empty one. A kernel without keyrings has none to leave.
+pub(crate) fn join_new_session_keyring() -> nix::Result<()> {
+    const JOIN_SESSION_KEYRING: c_long = 1;
+    let anonymous = std::ptr::null::<u8>();
+    // SAFETY: a null name asks for a keyring without one.
+    match Errno::result(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, anonymous) }) {
+        Err(Errno::ENOSYS) => Ok(()),
+        joined => joined.map(drop),
+    }
+}
+
 /// Locks the security bits of capabilities: uid 0 means nothing, changes of uid mean nothing, and so for ever.
 pub(crate) fn lock_securebits() -> nix::Result<()> {
     // `linux/securebits.h`: NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each with its lock, and the lock of
