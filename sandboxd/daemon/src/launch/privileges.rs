@@ -1,6 +1,7 @@
 //! Steps 4 to 7, `Rooted -> Limited -> Nobody -> Unprivileged`: limits, a user who owns nothing, no capability; and
 //! the fork of the payload's process.
 
+use std::fs;
 use std::os::fd::AsFd;
 
 use caps::CapSet;
@@ -8,7 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::{set_dumpable, set_no_new_privs, set_pdeathsig};
-use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid};
 use tack_sandbox_protocol::{SetUpFailure, Stage};
@@ -17,7 +18,7 @@ use crate::launch::progress::{At, Record, failure};
 use crate::launch::root::Rooted;
 use crate::launch::{Launch, await_go};
 use crate::policy::root::PAYLOAD_ID;
-use crate::sys::process::{fork, lock_securebits, own_usage};
+use crate::sys::process::{errno_of, fork, lock_securebits, own_usage};
 
 /// The resource limits hold, for this process and all its children.
 pub(crate) struct Limited<'a> {
@@ -34,10 +35,17 @@ pub(crate) struct Unprivileged<'a> {
     pub(super) launch: &'a mut Launch,
 }
 
-/// No core dump at all. With 0 the kernel writes no file, but still starts the host's program where the core pattern is
-/// a pipe, as root and outside; 1 is below the least size of a file too, and is what keeps that program from being
-/// started (`fs/coredump.c`). The seccomp policy keeps it from being lowered.
-const NO_CORE_BYTES: u64 = 1;
+/// What keeps a crash from leaving a core dump, or from starting the host's program for them.
+///
+/// At 0 the kernel writes no file, but where the core pattern is a pipe it still starts that program, as root and
+/// outside. 1 is below the least size of a file too, and is what keeps the program from being started
+/// (`fs/coredump.c`); the seccomp policy keeps it from being lowered. It is asked for only where there is a pipe, since
+/// a client whose own hard limit is 0 may lack the right to raise it.
+fn no_core_bytes() -> Result<u64, SetUpFailure> {
+    let pattern = fs::read("/proc/sys/kernel/core_pattern").map_err(|error| errno_of(&error));
+    Ok(u64::from(pattern.at(Stage::ResourceLimits)?.starts_with(b"|")))
+}
+
 /// The kernel's default of a soft limit for the stack; programs may raise theirs to the hard one.
 const STACK_BYTES: u64 = 8 << 20;
 const STACK_MAX_BYTES: u64 = 64 << 20;
@@ -47,34 +55,49 @@ const QUEUE_BYTES: u64 = 819_200;
 const PENDING_SIGNALS: u64 = 4_096;
 
 impl<'a> Rooted<'a> {
-    /// Before: root of the host, so that limits can also rise above the helper's own.
-    /// After: soft and hard limits are the request's, and none is the client's.
-    /// Why here: after it, they can only sink.
+    /// Before: root of the host, so that limits can also rise above the client's.
+    /// After: soft and hard limits are the request's; those that a request says nothing of are ours, or the client's
+    /// where those are lower and may not be raised.
+    /// Why here: after it, they can only sink. The old root, where the core pattern was, is gone, but not `/proc`.
     pub(super) fn limit(self) -> Result<Limited<'a>, SetUpFailure> {
         let limits = &self.launch.plan.limits;
+        let no_core = no_core_bytes()?;
         // Pid 1 is a process of the same user; and one more, so that the group's limit, which counts refusals, comes
         // first where there is a group.
         let processes = u64::from(limits.processes) + 2;
         // A backstop for each process alone, behind the limit of all together: whole seconds, rounded up, and one more.
         let cpu_s = limits.cpu_us.div_ceil(1_000_000) + 1;
         #[rustfmt::skip]
-        let table = [
-            (Resource::RLIMIT_AS,         RLIM_INFINITY,               RLIM_INFINITY),
-            (Resource::RLIMIT_CORE,       NO_CORE_BYTES,               NO_CORE_BYTES),
+        let asked_for = [
+            (Resource::RLIMIT_CORE,       no_core,                     no_core),
             (Resource::RLIMIT_CPU,        cpu_s,                       cpu_s),
-            (Resource::RLIMIT_DATA,       RLIM_INFINITY,               RLIM_INFINITY),
             (Resource::RLIMIT_FSIZE,      limits.file_bytes,           limits.file_bytes),
+            (Resource::RLIMIT_NOFILE,     limits.open_files.into(),    limits.open_files.into()),
+            (Resource::RLIMIT_NPROC,      processes,                   processes),
+        ];
+        for (resource, soft, hard) in asked_for {
+            setrlimit(resource, soft, hard).at(Stage::ResourceLimits)?;
+        }
+        #[rustfmt::skip]
+        let ours = [
+            (Resource::RLIMIT_AS,         RLIM_INFINITY,               RLIM_INFINITY),
+            (Resource::RLIMIT_DATA,       RLIM_INFINITY,               RLIM_INFINITY),
             (Resource::RLIMIT_MEMLOCK,    LOCKED_BYTES,                LOCKED_BYTES),
             (Resource::RLIMIT_MSGQUEUE,   QUEUE_BYTES,                 QUEUE_BYTES),
             (Resource::RLIMIT_NICE,       0,                           0),
-            (Resource::RLIMIT_NOFILE,     limits.open_files.into(),    limits.open_files.into()),
-            (Resource::RLIMIT_NPROC,      processes,                   processes),
             (Resource::RLIMIT_RTPRIO,     0,                           0),
             (Resource::RLIMIT_SIGPENDING, PENDING_SIGNALS,             PENDING_SIGNALS),
             (Resource::RLIMIT_STACK,      STACK_BYTES,                 STACK_MAX_BYTES),
         ];
-        for (resource, soft, hard) in table {
-            setrlimit(resource, soft, hard).at(Stage::ResourceLimits)?;
+        for (resource, soft, hard) in ours {
+            let set = match setrlimit(resource, soft, hard) {
+                Err(Errno::EPERM) => {
+                    let (_, most) = getrlimit(resource).at(Stage::ResourceLimits)?;
+                    setrlimit(resource, soft.min(most), hard.min(most))
+                }
+                set => set,
+            };
+            set.at(Stage::ResourceLimits)?;
         }
         self.launch.progress.took(Stage::ResourceLimits);
         Ok(Limited { launch: self.launch })

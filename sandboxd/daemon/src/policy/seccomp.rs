@@ -192,7 +192,7 @@ pub(crate) const REFUSED: &[Refused] = &[
         when: &[When::IsNot(0, 0), When::IsNot(0, 8), When::IsNot(0, 0x2_0000), When::IsNot(0, 0x2_0008),
                 When::IsNot(0, u32::MAX)],
     },
-    // The limit of core dumps is 1, which keeps the host's program for them from being started; at 0 it would be.
+    // Where core dumps go to a program of the host's, the limit of 1 keeps it from being started; at 0 it would be.
     Refused {
         reason: "a crash must start no program of the host's",
         calls: names![SYS_prlimit64],
