@@ -5,10 +5,12 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nix::fcntl::{OFlag, open};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::{geteuid, setsid};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
@@ -16,6 +18,7 @@ use tack_sandbox_protocol::{Cause, FrameError, Need, Part, Refusal, Reply, Reque
 
 use crate::launch::landlock;
 use crate::run::{Finished, run};
+use crate::sys::mount::{Reach, open_tree};
 use crate::sys::process::{Closing, above_streams, close_range, dup_to};
 
 /// How long the client may take to send a request that it has spawned us for, or to read what it gets.
@@ -131,7 +134,13 @@ fn refuse() -> Option<Refusal> {
     if threads != 1 {
         return Some(Refusal::Threads { count: u32::try_from(threads).unwrap_or(u32::MAX) });
     }
-    landlock::abi().is_none().then_some(Refusal::Kernel(Need::Landlock))
+    let has = |need: Need| match need {
+        Need::Landlock => landlock::abi().is_some(),
+        Need::Seccomp => Path::new("/proc/sys/kernel/seccomp").exists(),
+        Need::MountApi => !matches!(open_tree(AT_FDCWD, c"/", Reach::One), Err(Errno::ENOSYS)),
+        Need::UserNamespaces => Path::new("/proc/self/ns/user").exists(),
+    };
+    Need::ALL.iter().copied().find(|need| !has(*need)).map(Refusal::Kernel)
 }
 
 struct Sender<'a> {
@@ -154,5 +163,20 @@ impl Sender<'_> {
             }
         }
         self.send(&Reply::Done(finished.receipt))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_is_refused_since_a_fork_of_it_would_be_torn() {
+        // Tests run in threads of their own.
+        match refuse() {
+            Some(Refusal::Threads { count }) => assert!(count > 1, "{count}"),
+            Some(Refusal::NotRoot { uid }) => assert_eq!(uid, geteuid().as_raw()),
+            other => panic!("{other:?}"),
+        }
     }
 }
