@@ -406,6 +406,8 @@ fn receipts_say_which_layers_held() {
     let mut nowhere = shell("true");
     nowhere.directory = "/nowhere".into();
     let receipt = finish(&nowhere).receipt;
+    let Cause::SetUp(failure) = receipt.cause else { panic!("{:?}", receipt.cause) };
+    assert_eq!((failure.stage, failure.errno, failure.mount), (Stage::Directory, libc::ENOENT, None));
     assert_eq!(receipt.layers.active().count(), 0, "nothing ran, nothing held");
     assert!(receipt.layers.inactive().all(|(_, reason)| reason == Reason::NotReached));
 }

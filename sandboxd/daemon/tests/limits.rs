@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use harness::{HostState, ask_by_hand, finish, output, processes_with, python_run, shell, within};
 use sha2::{Digest, Sha256};
-use tack_sandbox_client::Run;
-use tack_sandbox_client::protocol::{Cause, End, Figure, Reason, Stream};
+use tack_sandbox_client::protocol::{Cause, End, Figure, Reason, Stage, Stream};
+use tack_sandbox_client::{Run, RunLimits};
 
 const MIB: u64 = 1 << 20;
 
@@ -68,6 +68,45 @@ fn too_many_or_too_long_arguments_are_an_error_and_not_a_crash() {
         assert_eq!(failure.errno, libc::E2BIG, "{name}: {failure}");
     }
     assert_eq!(with(vec!["x".repeat(1_000); 100]), Cause::Exited, "the control");
+}
+
+#[test]
+fn limits_that_make_no_sense_are_refused_before_anything_is_made() {
+    type Change = fn(&mut RunLimits);
+    if !harness::can_sandbox("senseless limits") {
+        return;
+    }
+    #[rustfmt::skip]
+    let cases: [(&str, Change); 10] = [
+        ("no time",               |limits| limits.wall_us = 0),
+        ("no CPU time",           |limits| limits.cpu_us = 0),
+        ("no memory",             |limits| limits.memory_bytes = 0),
+        ("no process",            |limits| limits.processes = 0),
+        ("no output",             |limits| limits.output_bytes = 0),
+        ("no temporary space",    |limits| limits.tmp_bytes = 0),
+        ("too few descriptors",   |limits| limits.open_files = 8),
+        ("a negative size",       |limits| limits.file_bytes = (-1_i64).cast_unsigned()),
+        ("a negative time",       |limits| limits.wall_us = (-1_i64).cast_unsigned()),
+        ("too much to keep",      |limits| limits.kept_bytes = u32::MAX),
+    ];
+    for (name, change) in cases {
+        let mut run = shell("true");
+        change(&mut run.limits);
+        let Cause::SetUp(failure) = finish(&run).receipt.cause else { panic!("{name} was taken") };
+        assert_eq!((failure.stage, failure.errno), (Stage::Request, libc::EINVAL), "{name}");
+    }
+}
+
+#[test]
+fn too_little_memory_to_begin_with_is_said_to_be_that() {
+    if !harness::has_controller("too little memory", "memory_controller") {
+        return;
+    }
+    let mut run = shell("true");
+    run.limits.memory_bytes = 100_000;
+    let receipt = finish(&run).receipt;
+    let refused = matches!(receipt.cause, Cause::SetUp(failure) if failure.errno == libc::ENOMEM);
+    assert!(receipt.cause == Cause::OutOfMemory || refused, "{:?}", receipt.cause);
 }
 
 #[test]
