@@ -3,8 +3,8 @@
 //! ```no_run
 //! use tack_sandbox_client::{Access, Client, Mount, Run};
 //!
-//! let mut run = Run::new(["/usr/bin/python3", "-c", "print(1)"], "/work");
-//! run.mounts.push(Mount { source: "/home/me/task".into(), target: "/work".into(), access: Access::ReadOnly });
+//! let mut run = Run::new(["/usr/bin/python3", "-c", "print(1)"], "/task");
+//! run.mounts.push(Mount { source: "/home/me/repository".into(), target: "/task".into(), access: Access::ReadOnly });
 //! let finished = Client::find(None).run(&run)?;
 //! assert_eq!(finished.receipt.exit_status(), Some(0));
 //! assert_eq!(finished.stdout.head, b"1\n");

@@ -149,8 +149,8 @@ fn a_writable_mount_belongs_to_the_payload_inside_and_to_its_owner_outside() {
     fs::set_permissions(&own, fs::Permissions::from_mode(0o600)).unwrap();
     fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o700)).unwrap();
     let mut run = shell("cat own && echo after >own && mkdir d && echo new >d/new && stat -c '%u %g' own d/new");
-    run.directory = "/work/tree".into();
-    run.mounts.push(scratch.mount("/work/tree", Access::ReadWrite));
+    run.directory = "/task/tree".into();
+    run.mounts.push(scratch.mount("/task/tree", Access::ReadWrite));
     let finished = finish(&run);
     assert_eq!(finished.stdout.head, b"before1000 1000\n1000 1000\n", "{:?}", finished.receipt.cause);
     assert_eq!(finished.receipt.layers.state(Layer::OwnedMounts), LayerState::Active);
@@ -186,8 +186,8 @@ fn no_set_id_file_is_made_where_files_belong_to_root_outside() {
                   # A plain open that leaves junk in the mode is no creation.\n\
                   print('read', libc.syscall(2, b'f', 0, 0o4755) > 2)\n";
     let Some(mut run) = harness::python_run("set-ID files", script) else { return };
-    run.directory = "/work".into();
-    run.mounts.push(scratch.mount("/work", Access::ReadWrite));
+    run.directory = "/task".into();
+    run.mounts.push(scratch.mount("/task", Access::ReadWrite));
     let seen = output(&run);
     for line in seen.lines() {
         let expected = match line.split(' ').collect::<Vec<_>>()[..] {
@@ -216,8 +216,8 @@ fn a_set_user_id_program_gives_nothing() {
     fs::copy("/usr/bin/id", &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut run = shell("/work/id -u; /work/id -ru");
-    run.mounts.push(scratch.mount("/work", Access::ReadOnly));
+    let mut run = shell("/task/id -u; /task/id -ru");
+    run.mounts.push(scratch.mount("/task", Access::ReadOnly));
     assert_eq!(output(&run), "1000\n1000\n");
     // The control: outside, somebody else becomes its owner by it, unless the directory's mount forbids that too.
     let control = std::process::Command::new(&program).arg("-u").uid(65_534).gid(65_534).output().unwrap();
@@ -240,8 +240,8 @@ fn a_read_only_mount_is_read_even_where_only_its_owner_may_and_never_written() {
     let mut run = shell(
         "cat file; echo x >file; echo x >new; rm file; chmod 644 file; mv file other; ln file link; test -w file || echo read-only",
     );
-    run.directory = "/work".into();
-    run.mounts.push(scratch.mount("/work", Access::ReadOnly));
+    run.directory = "/task".into();
+    run.mounts.push(scratch.mount("/task", Access::ReadOnly));
     let finished = finish(&run);
     assert_eq!(finished.stdout.head, b"contentread-only\n", "access(2) agrees with open(2)");
     let error = String::from_utf8_lossy(&finished.stderr.head);
@@ -260,14 +260,14 @@ fn a_mount_inside_a_mount_needs_its_place_there_and_leaves_no_stub() {
     fs::write(inner.0.join("rule"), "rule").unwrap();
     let nested = |target: &str| {
         let mut run = shell("cat protected/rule && echo x >protected/rule; echo x >free && cat free");
-        run.directory = "/work".into();
-        run.mounts = vec![outer.mount("/work", Access::ReadWrite), inner.mount(target, Access::ReadOnly)];
+        run.directory = "/task".into();
+        run.mounts = vec![outer.mount("/task", Access::ReadWrite), inner.mount(target, Access::ReadOnly)];
         finish(&run)
     };
-    let finished = nested("/work/protected");
+    let finished = nested("/task/protected");
     assert_eq!(finished.stdout.head, b"rulex\n");
     assert!(String::from_utf8_lossy(&finished.stderr.head).contains("Read-only file system"));
-    let Cause::SetUp(failure) = nested("/work/absent").receipt.cause else { panic!("a missing place is an error") };
+    let Cause::SetUp(failure) = nested("/task/absent").receipt.cause else { panic!("a missing place is an error") };
     assert_eq!((failure.stage, failure.errno, failure.mount), (Stage::Mounts, libc::ENOENT, Some(1)));
     let mut names: Vec<_> = fs::read_dir(&outer.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -281,9 +281,9 @@ fn a_symbolic_link_planted_at_a_mount_s_place_is_not_followed() {
     }
     let (outer, inner) = (Scratch::new("planted"), Scratch::new("bound"));
     std::os::unix::fs::symlink("/etc", outer.0.join("link")).unwrap();
-    for target in ["/work/link", "/work/link/ssl"] {
+    for target in ["/task/link", "/task/link/ssl"] {
         let mut run = shell("true");
-        run.mounts = vec![outer.mount("/work", Access::ReadWrite), inner.mount(target, Access::ReadOnly)];
+        run.mounts = vec![outer.mount("/task", Access::ReadWrite), inner.mount(target, Access::ReadOnly)];
         let Cause::SetUp(failure) = finish(&run).receipt.cause else { panic!("{target} was followed") };
         assert_eq!((failure.stage, failure.errno, failure.mount), (Stage::Mounts, libc::ENOTDIR, Some(1)), "{target}");
     }
@@ -296,11 +296,11 @@ fn what_must_not_be_mounted_is_refused() {
     }
     #[rustfmt::skip]
     let cases = [ // source, target, errno
-        ("/",              "/work",      libc::EACCES), // the whole host
-        ("/proc",          "/work",      libc::EACCES), // windows into the kernel
-        ("/proc/self",     "/work",      libc::EACCES),
-        ("/sys",           "/work",      libc::EACCES),
-        ("/dev/null",      "/work",      libc::ENODEV), // neither file nor directory
+        ("/",              "/task",      libc::EACCES), // the whole host
+        ("/proc",          "/task",      libc::EACCES), // windows into the kernel
+        ("/proc/self",     "/task",      libc::EACCES),
+        ("/sys",           "/task",      libc::EACCES),
+        ("/dev/null",      "/task",      libc::ENODEV), // neither file nor directory
         ("/tmp",           "/usr/local", libc::EINVAL), // the sandbox's own
         ("/tmp",           "/proc",      libc::EINVAL),
         ("/tmp",           "/",          libc::EINVAL),
@@ -420,7 +420,7 @@ fn the_host_s_mount_table_and_processes_are_as_before() {
     let before = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let scratch = Scratch::new("state");
     let mut run = shell("sleep 4711 & setsid sleep 4712 & echo started");
-    run.mounts.push(scratch.mount("/work", Access::ReadWrite));
+    run.mounts.push(scratch.mount("/task", Access::ReadWrite));
     assert_eq!(output(&run), "started\n");
     assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
     assert_eq!(processes_with("sleep 471"), Vec::<String>::new());

@@ -18,7 +18,7 @@ fn python_works(name: &str, script: &str) {
 fn multiprocessing_in_every_start_method() {
     // From a file, since `spawn` and `forkserver` import the main module again.
     let script = "import os, subprocess, sys\n\
-                  open('/tmp/work.py', 'w').write('''\n\
+                  open('/tmp/jobs.py', 'w').write('''\n\
                   import multiprocessing as mp\n\
                   def square(x): return x * x\n\
                   if __name__ == \"__main__\":\n\
@@ -31,7 +31,7 @@ fn multiprocessing_in_every_start_method() {
                   \x20   from multiprocessing import shared_memory\n\
                   \x20   memory = shared_memory.SharedMemory(create=True, size=4096); memory.unlink(); memory.close()\n\
                   \x20   print(\"fine\")\n''')\n\
-                  sys.exit(subprocess.run([sys.executable, '/tmp/work.py']).returncode)";
+                  sys.exit(subprocess.run([sys.executable, '/tmp/jobs.py']).returncode)";
     python_works("multiprocessing", script);
 }
 
@@ -112,8 +112,8 @@ fn git_in_a_writable_mount_needs_no_safe_directory() {
     let scratch = Scratch::new("git");
     let git = |script: &str| {
         let mut run = shell(script);
-        run.directory = "/work".into();
-        run.mounts.push(scratch.mount("/work", Access::ReadWrite));
+        run.directory = "/task".into();
+        run.mounts.push(scratch.mount("/task", Access::ReadWrite));
         output(&run)
     };
     git(

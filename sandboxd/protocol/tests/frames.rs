@@ -17,7 +17,7 @@ fn request<'a>(argv: &'a [u8], mounts: &[Mount<'a>]) -> Request<'a> {
     Request::Run(RunRequest {
         argv: Strings::new(argv).unwrap(),
         environment: Strings::new(b"PATH=/bin\0").unwrap(),
-        directory: b"/work",
+        directory: b"/task",
         mounts: list,
         limits: RunLimits::default(),
         report: true,
@@ -64,7 +64,7 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn the_bytes_of_a_frame_are_pinned() {
-    let mount = Mount { source: b"/srv", target: b"/work", access: Access::ReadWrite };
+    let mount = Mount { source: b"/srv", target: b"/task", access: Access::ReadWrite };
     let run = encode(&request(b"ls\0-l\0", &[mount]));
     // Header: "tk", version 1, 72 bytes. Body: Run; argv; environment; directory; one mount; nine limits; report.
     let expected = [
@@ -72,8 +72,8 @@ fn the_bytes_of_a_frame_are_pinned() {
         "00",
         "066c73002d6c00",
         "0a504154483d2f62696e00",
-        "052f776f726b",
-        "01042f737276052f776f726b01",
+        "052f7461736b",
+        "01042f737276052f7461736b01",
         "808ece1c809c9c398080808004800280808080018008808080208080108080802001",
     ];
     assert_eq!(hex(&run), expected.concat());
@@ -262,7 +262,7 @@ fn decodes_or_errs(frame: &[u8]) -> bool {
 
 #[test]
 fn any_bytes_decode_to_a_value_or_an_error() {
-    let mount = Mount { source: b"/srv", target: b"/work", access: Access::ReadOnly };
+    let mount = Mount { source: b"/srv", target: b"/task", access: Access::ReadOnly };
     let seeds = [
         encode(&request(b"ls\0-l\0", &[mount, mount])),
         encode(&request(b"", &[])),
