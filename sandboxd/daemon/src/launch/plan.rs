@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_target_is_absolute_plain_and_not_the_sandbox_s_own() {
         let cases: [(&str, Option<&[&CStr]>); 12] = [
-            ("/task", Some(&[c"work"])),
+            ("/task", Some(&[c"task"])),
             ("/opt/.python//versions/", Some(&[c"opt", c".python", c"versions"])),
             ("/usrlocal", Some(&[c"usrlocal"])),
             ("/", None),
