@@ -47,7 +47,7 @@ pub(crate) struct Lab {
 
 #[derive(Debug, Args)]
 pub(crate) struct Decide {
-    /// A state in tack's own JSON, or a recording of a known agent.
+    /// A state in tack's own JSON, or a recording of a known agent; `-` reads standard input.
     pub(crate) file: PathBuf,
     /// The model bundle; without it the small model that is part of this command.
     #[arg(long, value_name = "DIR")]

@@ -5,6 +5,7 @@
 mod arguments;
 mod commands;
 mod exit;
+mod input;
 mod mini;
 mod terminal;
 

@@ -97,6 +97,8 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
     let traj = samples().join("swe-agent/pydicom__pydicom-1458.traj").to_str().unwrap().to_owned();
     let preds = samples().join("swe-bench-harness/example_model_output.preds.json").to_str().unwrap().to_owned();
     let (empty, noise) = (write("empty", b""), write("noise.json", b"\x00\xff{]"));
+    let large = write("large.json", &vec![b' '; (1 << 20) + 1]);
+    let spoof = write("spoof.json", b"{\"\\u001b]0;owned\\u0007\": 1}");
     let cut = write("cut.traj", &fs::read(&traj).unwrap()[..10_000]);
     let menu = write(
         "menu.json",
@@ -104,9 +106,13 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
     );
     let (missing, here) = ("/nowhere/at/all.traj".to_owned(), folder.path().to_str().unwrap().to_owned());
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 17] = [
         (&[&missing],                              "cannot open `/nowhere/at/all.traj`"),
-        (&[&here],                                 "cannot open `"),
+        (&[&here],                                 "is not a regular file"),
+        (&["/dev/zero"],                           "is not a regular file"),
+        (&[&traj, "--patch", "/dev/zero"],         "is not a regular file"),
+        (&[&traj, "--menu", &large],               "is larger than a menu may be: 1048576 bytes"),
+        (&[&spoof],                                "\\u{1b}]0;owned\\u{7}"),
         (&[&empty],                                "the file is empty"),
         (&[&noise],                                "line 1, column 1 is not readable JSON"),
         (&[&cut],                                  "is not readable JSON"),
@@ -124,7 +130,20 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(sentence), "{arguments:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.contains(&0x1b), "{arguments:?}: a file speaks to the terminal");
     }
+}
+
+#[test]
+fn a_recording_is_read_from_standard_input_too() {
+    let traj = samples().join("swe-agent/pydicom__pydicom-1458.traj");
+    let piped = Command::new(env!("CARGO_BIN_EXE_tack"))
+        .args(["decide", "-", "--json"])
+        .stdin(fs::File::open(&traj).unwrap())
+        .output()
+        .unwrap();
+    let (piped, named) = (json(&piped), json(&decide([traj.to_str().unwrap(), "--json"])));
+    assert_eq!(piped["digests"], named["digests"]);
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! `tack decide`: a file, a decision, and why.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
-use std::{fmt::Write as _, fs};
 
 use serde::Serialize;
 use tack_controller::{Controller, DecideError, Decision, DecisionReport, OpenError};
@@ -13,15 +12,7 @@ use tack_trajectory::{IssueFile, Options, OwnedMenu, Read};
 
 use crate::arguments;
 use crate::exit::{self, Failure};
-use crate::{mini, terminal};
-
-/// Why a file could not be read into memory.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot open `{}`", path.display())]
-struct OpenFileError {
-    path: PathBuf,
-    source: io::Error,
-}
+use crate::{input, mini, terminal};
 
 /// Reads the file, decides, prints.
 pub(crate) fn run(arguments: &arguments::Decide) -> Result<u8, Failure> {
@@ -51,21 +42,19 @@ pub(crate) fn run(arguments: &arguments::Decide) -> Result<u8, Failure> {
     })?;
     let source = Source::new(&read, arguments, &controller, read_time);
     let report = decision.report(&controller);
-    let text = if arguments.json {
-        let mut json = serde_json::to_string_pretty(&Output { source, decision: report }).map_err(Failure::unknown)?;
-        json.push('\n');
-        json
+    if arguments.json {
+        terminal::answer_json(&Output { source, decision: report })?;
     } else {
-        for_people(&source, &decision, &report).map_err(Failure::unknown)?
-    };
-    terminal::answer(&text).map_err(Failure::unknown)?;
+        let text = for_people(&source, &decision, &report).map_err(Failure::unknown)?;
+        terminal::answer_people(&text).map_err(Failure::unknown)?;
+    }
     Ok(exit::DONE)
 }
 
 fn read(arguments: &arguments::Decide) -> Result<Read, Failure> {
-    let recording = open(&arguments.file)?;
-    let patch = arguments.patch.as_deref().map(open).transpose()?;
-    let issue = arguments.issue.as_deref().map(open).transpose()?;
+    let recording = input::read(&arguments.file, input::RECORDING)?;
+    let patch = arguments.patch.as_deref().map(|path| input::read(path, input::PATCH)).transpose()?;
+    let issue = arguments.issue.as_deref().map(|path| input::read(path, input::ISSUE)).transpose()?;
     let menu = arguments.menu.as_deref().map(read_menu).transpose()?;
     let options = Options {
         instance: arguments.instance.as_deref(),
@@ -78,11 +67,7 @@ fn read(arguments: &arguments::Decide) -> Result<Read, Failure> {
 }
 
 fn read_menu(path: &Path) -> Result<OwnedMenu, Failure> {
-    tack_trajectory::read_menu(&open(path)?, &path.to_string_lossy()).map_err(Failure::bad_input)
-}
-
-fn open(path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|source| Failure::bad_input(OpenFileError { path: path.to_owned(), source }))
+    tack_trajectory::read_menu(&input::read(path, input::MENU)?, &path.to_string_lossy()).map_err(Failure::bad_input)
 }
 
 fn say_where_it_comes_from(read: &Read) {
@@ -107,7 +92,7 @@ struct Output<'a> {
 /// Where the state comes from.
 #[derive(Serialize)]
 struct Source<'a> {
-    file: &'a Path,
+    file: String,
     format: &'static str,
     instance: Option<&'a str>,
     row: usize,
@@ -117,6 +102,10 @@ struct Source<'a> {
     steps: u32,
     at_default_point: bool,
     patch_bytes: Option<usize>,
+    /// `recording` or `caller`; `null` where there is none.
+    patch_from: Option<&'static str>,
+    issue_from: Option<&'static str>,
+    menu_from: Option<&'static str>,
     /// What the run had used by then: never part of the state.
     used: Used,
     gaps: Vec<String>,
@@ -145,7 +134,7 @@ impl<'a> Source<'a> {
         };
         let usage = &read.usage;
         Self {
-            file: &arguments.file,
+            file: arguments.file.to_string_lossy().into_owned(),
             format: read.format.name(),
             instance: read.instance.as_deref(),
             row: read.rows.picked,
@@ -154,6 +143,9 @@ impl<'a> Source<'a> {
             steps: read.point.steps,
             at_default_point: read.point.is_default,
             patch_bytes: read.state.patch.as_ref().map(Vec::len),
+            patch_from: from(read.state.patch.is_some(), arguments.patch.is_some()),
+            issue_from: from(read.state.issue.is_some(), arguments.issue.is_some()),
+            menu_from: from(read.state.menu.is_some(), arguments.menu.is_some()),
             used: Used {
                 replies: usage.replies,
                 tool_calls: usage.tool_calls,
@@ -169,6 +161,15 @@ impl<'a> Source<'a> {
     }
 }
 
+/// Where a field that is `known` comes from.
+const fn from(known: bool, given: bool) -> Option<&'static str> {
+    match (known, given) {
+        (false, _) => None,
+        (true, true) => Some("caller"),
+        (true, false) => Some("recording"),
+    }
+}
+
 fn for_people(
     source: &Source<'_>,
     decision: &Decision,
@@ -178,7 +179,7 @@ fn for_people(
     let out = &mut text;
 
     // 1. What was decided on.
-    write!(out, "{} ({}", source.file.display(), source.format)?;
+    write!(out, "{} ({}", source.file, source.format)?;
     if let Some(instance) = source.instance {
         write!(out, ", {instance}")?;
     }
@@ -187,7 +188,7 @@ fn for_people(
         None => writeln!(out, ")")?,
     }
     match source.patch_bytes {
-        Some(bytes) => writeln!(out, "patch: {bytes} bytes")?,
+        Some(bytes) => writeln!(out, "patch: {bytes} bytes, from the {}", source.patch_from.unwrap_or_default())?,
         None => writeln!(out, "patch: unknown")?,
     }
 

@@ -34,14 +34,11 @@ pub(crate) fn run(arguments: &arguments::Lab) -> Result<u8, Failure> {
     });
     terminal::progress("");
     let report = report.map_err(failure)?;
-    let text = if arguments.json {
-        let mut json = serde_json::to_string_pretty(&report).map_err(Failure::unknown)?;
-        json.push('\n');
-        json
+    if arguments.json {
+        terminal::answer_json(&report)?;
     } else {
-        report.to_string()
-    };
-    terminal::answer(&text).map_err(Failure::unknown)?;
+        terminal::answer_people(&report.to_string()).map_err(Failure::unknown)?;
+    }
     Ok(match report.status() {
         ObservationStatus::Passed => exit::DONE,
         ObservationStatus::CandidateFailed | ObservationStatus::VerifierInvalid => exit::NO,

@@ -149,14 +149,12 @@ pub(crate) fn check(arguments: &SandboxCheck) -> Result<u8, Failure> {
     let program = env::current_exe().map_err(Failure::unknown)?;
     let probe = ProbeCommand { program: &program, argument: PROBE_ARGUMENT };
     let report = check::report(&probe, |argv| probe_inside(&program, argv).map_err(|error| chain(&*error)));
-    let text = if arguments.json {
-        let mut json = serde_json::to_string_pretty(&json(&report)).map_err(Failure::unknown)?;
-        json.push('\n');
-        json
+    if arguments.json {
+        terminal::answer_json(&json(&report))?;
     } else {
-        for_people(&report, arguments.policy).map_err(Failure::unknown)?
-    };
-    terminal::answer(&text).map_err(Failure::unknown)?;
+        let text = for_people(&report, arguments.policy).map_err(Failure::unknown)?;
+        terminal::answer_people(&text).map_err(Failure::unknown)?;
+    }
     // A host that offers too little could not answer; a door that stands open is a no.
     let missing = report.offers.iter().any(|offer| offer.required && offer.found.is_err());
     Ok(match (report.holds(), missing || report.probe.is_err()) {

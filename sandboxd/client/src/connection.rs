@@ -21,7 +21,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Neither an installed helper nor an own one.
-    #[error("there is no sandbox helper: `tack-sandboxd` is neither beside this program nor on PATH")]
+    #[error("there is no sandbox helper: `tack-sandboxd` is not on PATH")]
     NoHelper,
     /// The run cannot be asked for.
     #[error("the run cannot be asked for")]

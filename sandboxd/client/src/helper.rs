@@ -51,17 +51,18 @@ impl Client {
     /// The name of the installed helper.
     pub const HELPER: &str = "tack-sandboxd";
 
-    /// A client of the helper beside the current executable, else of the first on `PATH`, else of `own`.
+    /// A client of the first helper on `PATH`, else of `own`.
+    ///
+    /// What merely lies beside the current executable is not looked at: in a build folder that is whatever was built
+    /// last, and an old helper would isolate by old rules.
     ///
     /// Without any of them the client is made all the same, and each run fails with
     /// [`NoHelper`](crate::ClientError::NoHelper).
     #[must_use]
     pub fn find(own: Option<Helper>) -> Self {
-        let beside = env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
         let path = env::var_os("PATH").unwrap_or_default();
-        let installed = beside
-            .into_iter()
-            .chain(env::split_paths(&path).filter(|directory| directory.is_absolute()))
+        let installed = env::split_paths(&path)
+            .filter(|directory| directory.is_absolute())
             .map(|directory| directory.join(Self::HELPER))
             .find(|program| program.is_file());
         Self { helper: installed.map(Helper::Installed).or(own) }

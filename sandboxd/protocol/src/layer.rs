@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::text;
 
 /// Declares an enum without data whose variants have a name and an order, and the list of them.
 macro_rules! named {
@@ -23,6 +25,14 @@ macro_rules! named {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
+            }
+        }
+
+        impl crate::text::Key for $name {
+            const ALL: &'static [Self] = Self::ALL;
+
+            fn index(self) -> usize {
+                self as usize
             }
         }
 
@@ -139,9 +149,29 @@ pub enum LayerState {
     Inactive(Reason),
 }
 
-/// The state of every layer.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The state of every layer; in text formats a map by the layer's name.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Layers([LayerState; Layer::COUNT]);
+
+impl Serialize for Layers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            text::by_key::serialize::<Layer, _, _>(&self.0, serializer)
+        } else {
+            self.0.serialize(serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Layers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            text::by_key::deserialize::<Layer, _, _, { Layer::COUNT }>(deserializer).map(Self)
+        } else {
+            <[LayerState; Layer::COUNT]>::deserialize(deserializer).map(Self)
+        }
+    }
+}
 
 impl Layers {
     /// Every layer in the same state.

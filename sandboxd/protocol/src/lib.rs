@@ -26,6 +26,7 @@ pub mod message;
 pub mod receipt;
 pub mod request;
 pub mod strings;
+mod text;
 
 pub use frame::FrameError;
 pub use layer::{Layer, LayerState, Layers, Reason};

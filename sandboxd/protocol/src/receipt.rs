@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::{Layers, Reason, named};
 use crate::message::Stream;
+use crate::text::hex;
 
 /// The record of one run, written when the whole process tree is provably gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,7 @@ pub struct Receipt {
     pub landlock_abi: u8,
     /// SHA-256 of the sandbox policy: seccomp programs, Landlock rules, root, `/etc`, limits, and the targets and
     /// access of the mounts. Two runs with the same digest met the same rules.
+    #[serde(with = "hex")]
     pub policy_digest: [u8; 32],
 }
 
@@ -260,6 +262,7 @@ pub struct StreamSummary {
     /// Bytes written by the payload.
     pub bytes_total: u64,
     /// SHA-256 of all of them.
+    #[serde(with = "hex")]
     pub sha256: [u8; 32],
 }
 
@@ -267,9 +270,34 @@ pub struct StreamSummary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     /// Each step of the launch, by [`Stage`]'s order. Steps of two processes overlap, so the sum may pass `set_up_us`.
+    #[serde(with = "stages")]
     pub stage_us: [u32; Stage::COUNT],
     /// From the request read to the payload executed.
     pub set_up_us: u64,
     /// From the payload's end, or the decision to end it, to the last process gone and all output read.
     pub tear_down_us: u64,
+}
+
+/// In text formats a map by the step's name.
+mod stages {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Stage;
+    use crate::text::by_key;
+
+    pub(super) fn serialize<S: Serializer>(times: &[u32; Stage::COUNT], serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            by_key::serialize::<Stage, _, _>(times, serializer)
+        } else {
+            times.serialize(serializer)
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u32; Stage::COUNT], D::Error> {
+        if deserializer.is_human_readable() {
+            by_key::deserialize::<Stage, _, _, { Stage::COUNT }>(deserializer)
+        } else {
+            <[u32; Stage::COUNT]>::deserialize(deserializer)
+        }
+    }
 }

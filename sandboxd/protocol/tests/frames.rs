@@ -346,3 +346,32 @@ proptest! {
         decodes_or_errs(&[header, bytes].concat());
     }
 }
+
+#[test]
+fn a_receipt_reads_by_name_in_json_and_comes_back() {
+    let receipt = receipt();
+    let json = serde_json::to_value(receipt).unwrap();
+    assert_eq!(json["policy_digest"], "bb".repeat(32));
+    assert_eq!(json["streams"][0]["sha256"], "aa".repeat(32));
+    assert_eq!(json["layers"]["seccomp"], "active");
+    assert_eq!(json["layers"]["swap_limit"]["inactive"]["group_refused"]["errno"], 13);
+    assert_eq!(json["times"]["stage_us"]["landlock"], 1);
+    assert_eq!(serde_json::from_value::<Receipt>(json.clone()).unwrap(), receipt);
+    let refused = |change: fn(&mut serde_json::Value)| {
+        let mut json = json.clone();
+        change(&mut json);
+        serde_json::from_value::<Receipt>(json).unwrap_err().to_string()
+    };
+    #[rustfmt::skip]
+    let cases: [(fn(&mut serde_json::Value), &str); 4] = [
+        (|it| it["policy_digest"] = "bb".into(),                                     "64 hexadecimal digits"),
+        (|it| it["policy_digest"] = "g".repeat(64).into(),                           "64 hexadecimal digits"),
+        (|it| { it["layers"].as_object_mut().unwrap().remove("seccomp"); },          "a map of 22 names"),
+        (|it| it["layers"]["moat"] = "active".into(),                                "unknown variant `moat`"),
+    ];
+    for (change, sentence) in cases {
+        assert!(refused(change).contains(sentence), "{sentence}: {}", refused(change));
+    }
+    let twice = json["layers"].to_string().replacen('{', "{\"seccomp\":\"active\",", 1);
+    assert!(serde_json::from_str::<Layers>(&twice).unwrap_err().to_string().contains("stands twice"));
+}
