@@ -81,7 +81,10 @@ pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
     if root.field("subagent_trajectories")?.is_some() {
         recording.gap(About::Observations, Cause::Recording, "what subagents saw is left out");
     }
-    recording.gap(About::Issue, Cause::Format, "the first user message, with the prompt that the task wraps around it");
+    if recording.issue.is_some() {
+        let note = "the first user message, with the prompt that the task wraps around it";
+        recording.gap(About::Issue, Cause::Format, note);
+    }
     recording.gap(About::Base, Cause::Format, "the format has no base commit");
     recording.gap(About::ExitStatus, Cause::Format, "the format has no exit status of a command");
     recording.gap(About::Budget, Cause::Format, "the format has no limits");

@@ -29,7 +29,7 @@ use crate::reason;
 use crate::recording::{Recording, Seen, Step, is_patch};
 use crate::state::OwnedObservation;
 use crate::time::micros;
-use crate::usage::Reply;
+use crate::usage::{Reply, known_cost, sum};
 
 /// Kinds that carry nothing of a state.
 const SILENT: &[&str] = &[
@@ -248,18 +248,22 @@ impl<'r, 'n> Conversation<'r, 'n> {
             _ => None,
         };
         let Some(by_model) = by_model else { return Ok(()) };
-        let mut sums =
-            Reply { input_tokens: Some(0), cached_input_tokens: Some(0), output_tokens: Some(0), ..Reply::default() };
-        let mut cost = 0.0;
+        let mut sums = Reply {
+            input_tokens: Some(0),
+            cached_input_tokens: Some(0),
+            output_tokens: Some(0),
+            cost_usd: Some(0.0),
+            ..Reply::default()
+        };
         for (_, model) in by_model.members()? {
             let usage = |key| model.count_at(&["accumulated_token_usage", key]);
-            let add = |sum: Option<u64>, more: Option<u64>| Some(sum?.saturating_add(more?));
-            sums.input_tokens = add(sums.input_tokens, usage("prompt_tokens")?);
-            sums.cached_input_tokens = add(sums.cached_input_tokens, usage("cache_read_tokens")?);
-            sums.output_tokens = add(sums.output_tokens, usage("completion_tokens")?);
-            cost += model.number_at(&["accumulated_cost"])?.unwrap_or_default();
+            let (input, output) = (usage("prompt_tokens")?, usage("completion_tokens")?);
+            sums.input_tokens = sum(sums.input_tokens, input);
+            sums.cached_input_tokens = sum(sums.cached_input_tokens, usage("cache_read_tokens")?);
+            sums.output_tokens = sum(sums.output_tokens, output);
+            let cost = known_cost(model.number_at(&["accumulated_cost"])?, [input, output]);
+            sums.cost_usd = sums.cost_usd.zip(cost).map(|(sum, more)| sum + more);
         }
-        sums.cost_usd = (cost > 0.0).then_some(cost);
         self.sums = Some(sums);
         Ok(())
     }

@@ -46,7 +46,13 @@ fn of_ids(ids: &[&str], rows: &[At<'_, '_>], options: &Options<'_>) -> Result<Re
     let mut recording = Recording::new(Format::Predictions, picked.rows);
     recording.instance = Some(ids[picked.rows.picked].to_owned());
     recording.gaps.extend(picked.gap);
-    recording.submission = rows[picked.rows.picked].text_at(&["model_patch"])?.map(|patch| patch.as_bytes().to_vec());
+    let row = rows[picked.rows.picked];
+    recording.handed_in = true;
+    recording.submission = match row.node.member("model_patch") {
+        // `null` is a patch that nobody knows; a row without the key is no prediction.
+        Some(Node::Null) => None,
+        _ => Some(row.required("model_patch", "the patch, or null")?.text()?.as_bytes().to_vec()),
+    };
     recording.gap(About::Base, Cause::Format, "the format has no base commit");
     recording.gap(About::Observations, Cause::Format, "the format has a patch and no history: no observation is known");
     recording.gap(About::Budget, Cause::Format, "the format has no limits");

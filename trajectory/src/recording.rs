@@ -26,7 +26,8 @@ pub(crate) struct Recording {
     pub(crate) steps: Vec<Step>,
     /// Whether the last step is nothing but the agent's handing in: it changes no file.
     pub(crate) last_step_submits: bool,
-    /// Whether the agent handed in, and was not cut off: only then does an empty submission say "no change".
+    /// Whether the agent handed in, and was not cut off: only then does an empty submission say "no change". A format
+    /// that holds patches and no run has them as they were handed in.
     pub(crate) handed_in: bool,
     /// What was handed in at the end.
     pub(crate) submission: Option<Vec<u8>>,
@@ -153,7 +154,11 @@ impl Recording {
             return None;
         }
         let charged = u64::try_from(self.steps.len()).unwrap_or(u64::MAX);
-        Some(u32::try_from(limit.saturating_sub(charged)).unwrap_or(u32::MAX))
+        let left = u32::try_from(limit.saturating_sub(charged)).ok();
+        if left.is_none() {
+            self.gap(About::Budget, Cause::Recording, "the limit leaves more than 2^32 calls: the rest is unknown");
+        }
+        left
     }
 
     fn point(&self, at: Option<u32>) -> Result<Point, Problem> {
@@ -184,7 +189,7 @@ impl Recording {
             };
         }
         // Empty because the run was cut off is not empty by choice: only an agent that handed in says "no change".
-        let is_cut_off = !self.steps.is_empty() && !self.handed_in;
+        let is_cut_off = !self.handed_in;
         let submission = self.submission.take();
         if is_cut_off && submission.as_ref().is_some_and(Vec::is_empty) && of_step.is_none() {
             self.gap(

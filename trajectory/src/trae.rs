@@ -36,6 +36,7 @@ pub(crate) fn read(rows: &[Node<'_>], options: &Options<'_>) -> Result<Recording
     let mut recording = Recording::new(Format::Trae, Rows { count: rows.len(), picked: picked.picked });
     recording.instance = Some(ids[picked.picked].to_owned());
     recording.issue = row.text_at(&["issue"])?.map(|issue| issue.as_bytes().to_vec());
+    recording.handed_in = true;
     recording.submission = match patch.node {
         Node::Null => None,
         _ => Some(patch.text()?.as_bytes().to_vec()),

@@ -17,9 +17,11 @@ pub struct Usage {
     pub recorded_output_tokens: u64,
     /// The texts of the replies that have none, oldest first.
     pub uncounted_replies: Vec<Vec<u8>>,
-    /// Replies that have neither a count nor a text: they were charged, and nobody can tell how much.
+    /// Replies that have neither a count nor a text, or a count that no sum can hold: they were charged, and nobody
+    /// can tell how much.
     pub lost_replies: u32,
-    /// Money in US dollars; known if every reply has its cost, and the sum is not zero beside real tokens.
+    /// Money in US dollars; known if every reply has its cost. A cost of zero is none, but where the reply is known to
+    /// have used no token.
     pub cost_usd: Option<f64>,
     /// From the first recorded time to the last one.
     pub wall: Option<Micros>,
@@ -54,10 +56,11 @@ impl Usage {
         if self.uncounted_replies.is_empty() {
             return OutputTokens::Recorded(self.recorded_output_tokens);
         }
-        let counted = self.uncounted_replies.iter().map(|reply| u64::from(counter.count_tokens(reply).0));
-        OutputTokens::Estimated {
-            tokens: counted.fold(self.recorded_output_tokens, u64::saturating_add),
-            replies_counted_here: u32::try_from(self.uncounted_replies.len()).unwrap_or(u32::MAX),
+        let mut counted = self.uncounted_replies.iter().map(|reply| u64::from(counter.count_tokens(reply).0));
+        let replies_counted_here = u32::try_from(self.uncounted_replies.len()).unwrap_or(u32::MAX);
+        match counted.try_fold(self.recorded_output_tokens, u64::checked_add) {
+            Some(tokens) => OutputTokens::Estimated { tokens, replies_counted_here },
+            None => OutputTokens::Unavailable { lost_replies: replies_counted_here },
         }
     }
 }
@@ -113,6 +116,17 @@ pub(crate) struct Reply {
     pub(crate) text: Option<Vec<u8>>,
 }
 
+/// What it cost to use so many tokens; `None` where nobody knew. A run on a local or a replayed model writes 0, so a
+/// zero is a price only where it is known that nothing was used.
+pub(crate) fn known_cost(cost_usd: Option<f64>, tokens: [Option<u64>; 2]) -> Option<f64> {
+    cost_usd.filter(|&cost| cost.is_finite() && (cost > 0.0 || (cost == 0.0 && tokens == [Some(0), Some(0)])))
+}
+
+/// The sum of two counts; unknown as soon as one is, or where no counter holds it.
+pub(crate) fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one?.checked_add(other?)
+}
+
 /// Adds up the replies of a prefix of a recording. Where the recorder kept running `sums`, they stand for what the
 /// replies say of themselves.
 pub(crate) fn add_up<'r>(replies: impl Iterator<Item = &'r Reply>, sums: Option<&Reply>) -> Usage {
@@ -120,12 +134,15 @@ pub(crate) fn add_up<'r>(replies: impl Iterator<Item = &'r Reply>, sums: Option<
         Usage { input_tokens: Some(0), cached_input_tokens: Some(0), cost_usd: Some(0.0), ..Usage::default() };
     for reply in replies {
         usage.replies += 1;
-        let add = |sum: Option<u64>, more: Option<u64>| Some(sum?.saturating_add(more?));
-        usage.input_tokens = add(usage.input_tokens, reply.input_tokens);
-        usage.cached_input_tokens = add(usage.cached_input_tokens, reply.cached_input_tokens);
-        usage.cost_usd = usage.cost_usd.zip(reply.cost_usd).map(|(sum, more)| sum + more);
+        usage.input_tokens = sum(usage.input_tokens, reply.input_tokens);
+        usage.cached_input_tokens = sum(usage.cached_input_tokens, reply.cached_input_tokens);
+        let cost = known_cost(reply.cost_usd, [reply.input_tokens, reply.output_tokens]);
+        usage.cost_usd = usage.cost_usd.zip(cost).map(|(sum, more)| sum + more);
         match (reply.output_tokens, &reply.text) {
-            (Some(tokens), _) => usage.recorded_output_tokens = usage.recorded_output_tokens.saturating_add(tokens),
+            (Some(tokens), _) => match usage.recorded_output_tokens.checked_add(tokens) {
+                Some(sum) => usage.recorded_output_tokens = sum,
+                None => usage.lost_replies += 1,
+            },
             (None, Some(text)) => usage.uncounted_replies.push(text.clone()),
             (None, None) => usage.lost_replies += 1,
         }
@@ -136,15 +153,13 @@ pub(crate) fn add_up<'r>(replies: impl Iterator<Item = &'r Reply>, sums: Option<
     if let Some(sums) = sums {
         usage.input_tokens = sums.input_tokens;
         usage.cached_input_tokens = sums.cached_input_tokens;
-        usage.cost_usd = sums.cost_usd;
+        usage.cost_usd = known_cost(sums.cost_usd, [sums.input_tokens, sums.output_tokens]);
         if let Some(tokens) = sums.output_tokens {
             usage.recorded_output_tokens = tokens;
             usage.uncounted_replies.clear();
             usage.lost_replies = 0;
         }
     }
-    // A run on a local or a replayed model writes 0: its price is unknown.
-    usage.cost_usd = usage.cost_usd.filter(|&cost| cost > 0.0);
     usage
 }
 
@@ -173,6 +188,9 @@ mod tests {
         let lost = reply(None, None, None);
         let free = reply(Some(7), None, Some(0.0));
         let huge = reply(Some(1 << 40), None, Some(0.5));
+        let endless = reply(Some(u64::MAX), None, Some(0.5));
+        let negative = reply(Some(7), None, Some(-0.5));
+        let idle = Reply { input_tokens: Some(0), output_tokens: Some(0), cost_usd: Some(0.0), ..Reply::default() };
         let measured = |tokens| Figure::Measured(Tokens(tokens));
         let estimated = |tokens| Figure::Estimated { value: Tokens(tokens), method: EstimateMethod::LocalTokenizer };
         #[rustfmt::skip]
@@ -182,7 +200,10 @@ mod tests {
             ("one is counted here", vec![&full, &uncounted], estimated(14),                                              None),
             ("one is lost",         vec![&full, &lost],      Figure::Unavailable(FigureUnavailable::RecordLost),         None),
             ("a price of zero",     vec![&free],             measured(7),                                                None),
-            ("zero beside a price", vec![&free, &full],      measured(17),                                               Some(0.5)),
+            ("zero beside a price", vec![&free, &full],      measured(17),                                               None),
+            ("nothing was used",    vec![&idle, &full],      measured(10),                                               Some(0.5)),
+            ("less than nothing",   vec![&negative, &full],  measured(17),                                               None),
+            ("more than a counter", vec![&full, &endless],   Figure::Unavailable(FigureUnavailable::RecordLost),         Some(1.0)),
             ("more than can be",    vec![&huge],             Figure::Unavailable(FigureUnavailable::Contradictory),      Some(0.5)),
         ];
         for (name, replies, tokens, cost) in cases {
@@ -194,12 +215,27 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_that_no_counter_holds_is_unknown() {
+        let of = |input_tokens| Reply { input_tokens: Some(input_tokens), output_tokens: Some(1), ..Reply::default() };
+        let (most, one) = (of(u64::MAX), of(1));
+        assert_eq!(add_up([&most].into_iter(), None).input_tokens, Some(u64::MAX));
+        assert_eq!(add_up([&most, &one].into_iter(), None).input_tokens, None);
+        let counted =
+            Usage { recorded_output_tokens: u64::MAX, uncounted_replies: vec![b"a".to_vec()], ..Usage::default() };
+        assert_eq!(counted.output_tokens(&Bytes), OutputTokens::Unavailable { lost_replies: 1 });
+    }
+
+    #[test]
     fn running_sums_stand_for_the_replies() {
         let (lost, uncounted) = (reply(None, None, None), reply(None, Some("abcd"), None));
         let sums = Reply { output_tokens: Some(99), input_tokens: Some(5), ..Reply::default() };
         let usage = add_up([&lost, &uncounted].into_iter(), Some(&sums));
         assert_eq!(usage.output_tokens(&Bytes), OutputTokens::Recorded(99));
         assert_eq!((usage.replies, usage.input_tokens), (2, Some(5)));
+        for (cost_usd, expected) in [(Some(0.5), Some(0.5)), (Some(0.0), None), (None, None)] {
+            let sums = Reply { cost_usd, ..sums.clone() };
+            assert_eq!(add_up([&lost].into_iter(), Some(&sums)).cost_usd, expected);
+        }
     }
 
     #[test]

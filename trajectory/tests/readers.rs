@@ -130,7 +130,7 @@ fn mini_1_answers_errors_and_limits() {
     let block = |command: &str| json!({"role": "assistant", "content": format!("so\n\n```bash\n{command}\n```")});
     let user = |text: &str| json!({"role": "user", "content": text});
     let ok = |output: &str| user(&format!("<returncode>0</returncode>\n<output>\n{output}</output>"));
-    let run = |messages: Value, limit: u32| {
+    let run = |messages: Value, limit: u64| {
         json!({"trajectory_format": "mini-swe-agent-1", "messages": messages, "info": {
             "submission": PATCH,
             "config": {"agent": {"step_limit": limit, "instance_template": "Task: {{task}}. Go."}},
@@ -159,7 +159,13 @@ fn mini_1_answers_errors_and_limits() {
     assert_eq!((read.point.points, read.point.steps, patch(&read)), (5, 5, Some(PATCH)));
     assert_eq!((read.usage.replies, read.usage.tool_calls, read.state.budget.tool_calls), (5, 4, Some(5)));
     assert_eq!(at(&run(messages.clone(), 10), Some(3)).state.patch.as_deref(), Some(PATCH.as_bytes()));
-    assert_eq!(end(&run(messages, 0)).state.budget.tool_calls, None, "0 is no limit");
+    assert_eq!(end(&run(messages.clone(), 0)).state.budget.tool_calls, None, "0 is no limit");
+    let most = u64::from(u32::MAX) + 5;
+    for (limit, left) in [(most, Some(u32::MAX)), (most + 1, None), (u64::MAX, None)] {
+        let read = end(&run(messages.clone(), limit));
+        assert_eq!(read.state.budget.tool_calls, left, "{limit}");
+        assert_eq!(notes(&read, About::Budget).len(), usize::from(left.is_none()), "{limit}");
+    }
 }
 
 #[test]
@@ -288,33 +294,33 @@ fn the_sdk_groups_calls_by_reply() {
         json!({"kind": "ObservationEvent", "source": "environment", "tool_name": tool, "action_id": of,
             "observation": {"content": [{"type": "text", "text": text}], "exit_code": code}})
     };
-    let stats = |output: u32, cost: f64| {
+    let stats = |output: u32, cost: f64, condensing: Value| {
         json!({"kind": "ConversationStateUpdateEvent", "source": "environment", "key": "stats", "value": {"usage_to_metrics": {
             "agent": {"accumulated_cost": cost, "accumulated_token_usage": {"prompt_tokens": 50, "completion_tokens": output, "cache_read_tokens": 9}},
-            "condenser": {"accumulated_cost": 0.0, "accumulated_token_usage": {"prompt_tokens": 1, "completion_tokens": 1, "cache_read_tokens": 0}},
+            "condenser": {"accumulated_cost": condensing, "accumulated_token_usage": {"prompt_tokens": 1, "completion_tokens": 1, "cache_read_tokens": 0}},
         }}})
     };
-    let events = |last: Value| {
+    let events = |last: Value, condensing: Value| {
         json!([
             {"kind": "SystemPromptEvent", "source": "agent"},
             {"kind": "MessageEvent", "source": "user", "llm_message": {"content": [{"type": "text", "text": "it breaks"}]}},
-            stats(10, 0.5),
+            stats(10, 0.5, json!(0.125)),
             call("1", "r1", "terminal", json!({"command": "ls"})),
             call("2", "r1", "file_editor", json!({"command": "view", "path": "a"})),
             answer("1", "terminal", "x", json!(0)), answer("2", "file_editor", "y", json!(null)),
-            stats(20, 0.75),
+            stats(20, 0.75, condensing),
             call("3", "r2", "terminal", json!({"command": WHOLE})),
             answer("3", "terminal", PATCH, json!(0)),
             {"kind": "AgentErrorEvent", "source": "agent", "tool_call_id": "c3", "error": "oops"},
             {"kind": "NewKindEvent", "source": "agent"},
-            stats(99, 9.0),
+            stats(99, 9.0, json!(1.0)),
             last,
         ])
     };
     let finish = call("4", "r3", "finish", json!({"message": "done"}));
     let message = json!({"kind": "MessageEvent", "source": "agent", "llm_message": {"content": "done"}});
     for last in [finish, message] {
-        let read = end(&events(last));
+        let read = end(&events(last.clone(), json!(0.25)));
         assert_eq!((issue(&read), patch(&read)), (Some("it breaks"), Some(PATCH)));
         #[rustfmt::skip]
         assert_eq!(rows(&read), [
@@ -325,10 +331,14 @@ fn the_sdk_groups_calls_by_reply() {
         ]);
         assert_eq!((read.point.points, read.point.steps, read.usage.tool_calls), (2, 3, 3));
         // The last statistics are of the reply that hands in.
-        assert_eq!((read.usage.recorded_output_tokens, read.usage.cost_usd), (21, Some(0.75)));
+        assert_eq!((read.usage.recorded_output_tokens, read.usage.cost_usd), (21, Some(1.0)));
+        // A model that was used and whose price nobody knew makes the sum unknown.
+        for unknown in [json!(0.0), json!(null)] {
+            assert_eq!(end(&events(last.clone(), unknown)).usage.cost_usd, None);
+        }
         assert_eq!(notes(&read, About::Observations), ["events of unknown kinds, left out: 1"]);
     }
-    let cut = end(&events(stats(1, 1.0)));
+    let cut = end(&events(stats(1, 1.0, json!(1.0)), json!(1.0)));
     assert_eq!((cut.point.points, cut.point.steps), (2, 2));
 }
 
@@ -371,6 +381,11 @@ fn atif_leaves_copied_context_out() {
     assert_eq!(notes(&read, About::Observations), ["answers that the file's producer cut: 1"]);
     let goes_on = end(&run(json!({"continued_trajectory_ref": "trajectory.cont-1.json"})));
     assert!(notes(&goes_on, About::Observations)[1].starts_with("the run goes on in another file"));
+    // A file without a word of the user has one note on its issue, not two.
+    let nobody = end(&run(json!({"steps": [{"source": "agent", "message": "hello"}]})));
+    let of_issue: Vec<_> = nobody.gaps.iter().filter(|gap| gap.about == About::Issue).collect();
+    assert_eq!((nobody.state.issue, of_issue.len()), (None, 1), "{of_issue:?}");
+    assert!(of_issue[0].note.starts_with("not in the file"), "{of_issue:?}");
     for version in 0..=8 {
         end(&run(json!({"schema_version": format!("ATIF-v1.{version}")})));
     }
