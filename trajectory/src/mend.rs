@@ -14,8 +14,7 @@ pub(crate) struct Mended<'a> {
 
 /// Replaces what no JSON parser takes. Copies the file only where there is something to replace.
 pub(crate) fn mend(bytes: &[u8]) -> Mended<'_> {
-    // A byte order mark is not JSON either, and says nothing.
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let bytes = without_mark(bytes);
     let (text, not_utf8) = match std::str::from_utf8(bytes) {
         Ok(text) => (Cow::Borrowed(text), 0),
         Err(_) => (String::from_utf8_lossy(bytes), bytes.utf8_chunks().filter(|it| !it.invalid().is_empty()).count()),
@@ -31,6 +30,11 @@ pub(crate) fn mend(bytes: &[u8]) -> Mended<'_> {
         mended.replace_range(at..at + 4, "fffd");
     }
     Mended { text: Cow::Owned(mended), not_utf8, lone_surrogates: count }
+}
+
+/// The file without its byte order mark, which is not JSON and says nothing.
+pub(crate) fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
 /// Where the four digits of each escape stand that names half a pair.

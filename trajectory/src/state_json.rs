@@ -31,6 +31,7 @@ use tack_core::{ContextReason, Micros, Remaining, Tokens};
 use crate::base64;
 use crate::error::Problem;
 use crate::json::{At, Node};
+use crate::mend::without_mark;
 use crate::state::{OwnedMenu, OwnedObservation, OwnedState};
 
 /// What `format` says in a state.
@@ -188,6 +189,7 @@ pub(crate) fn menu_file(bytes: &[u8]) -> Result<OwnedMenu, Problem> {
 
 /// Our own forms are exact: bytes that are not UTF-8 stand in base64, or not at all.
 fn strict_text(bytes: &[u8]) -> Result<&str, Problem> {
+    let bytes = without_mark(bytes);
     if bytes.trim_ascii().is_empty() {
         return Err(Problem::Empty);
     }

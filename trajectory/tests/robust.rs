@@ -159,6 +159,10 @@ fn predictions_come_in_three_shapes_and_null_is_not_empty() {
         }
         assert_eq!(read_text(&text).unwrap().instance.as_deref(), Some("a"));
     }
+    let without = json!([row("a", &null), {"instance_id": "b"}]).to_string();
+    let options = Options { instance: Some("b"), ..Options::default() };
+    let problem = read(without.as_bytes(), "preds.json", &options).unwrap_err().problem.to_string();
+    assert_eq!(problem, "`[1].model_patch` is missing; expected the patch, or null");
 }
 
 #[test]
@@ -185,6 +189,12 @@ fn a_run_that_was_cut_off_has_no_empty_patch() {
         let read = read_text(&run(submission.clone(), last)).unwrap();
         assert_eq!(read.state.patch.as_deref(), patch.map(str::as_bytes), "{submission} after {last}");
     }
+    // A run without a single step was cut off before all others.
+    let mini = |format| json!({"trajectory_format": format, "info": {"submission": ""}, "messages": []});
+    let swe = json!({"trajectory": [], "replay_config": {}, "info": {"submission": ""}});
+    for root in [mini("mini-swe-agent-1"), mini("mini-swe-agent-1.1"), swe] {
+        assert_eq!(read_text(&root.to_string()).unwrap().state.patch, None, "{root}");
+    }
 }
 
 #[test]
@@ -192,6 +202,10 @@ fn our_own_form_is_read_as_it_stands() {
     let state = read(&sample("mini-swe-agent/pallets__flask-5014.traj.json"), "f", &Options::default()).unwrap().state;
     let again = read(state.to_json().as_bytes(), "state.json", &Options::default()).unwrap();
     assert_eq!((again.format, &again.state), (Format::State, &state));
+    let marked = format!("\u{feff}{}", state.to_json());
+    assert_eq!(read(marked.as_bytes(), "f", &Options::default()).unwrap().state, state, "with a byte order mark");
+    let menu = "\u{feff}{\"format\": \"tack-menu\", \"version\": 1, \"targeted\": [], \"broader\": []}";
+    read_menu(menu.as_bytes(), "menu.json").unwrap();
     let given = Options { patch: Some(b"other"), ..Options::default() };
     assert_eq!(read(state.to_json().as_bytes(), "f", &given).unwrap().state.patch.as_deref(), Some(&b"other"[..]));
     let at = Options { at: Some(0), ..Options::default() };
