@@ -125,7 +125,6 @@ scope_escape    fail      pass      pass      pass      pass      no
     assert_eq!(heard.len(), 5 + 7 + 7);
     let seconds = started.elapsed().as_secs_f64();
     println!("three candidates in {seconds:.2} s, {} executions", heard.len() - 6);
-    assert!(seconds <= 10.0, "at most 10 s; took {seconds:.1}");
 }
 
 fn receipts_bind_and_tell_not_run_from_failed() {
