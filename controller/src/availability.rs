@@ -49,7 +49,7 @@ pub fn fallback_action(state: &DecisionState<'_>, available: ActionSet) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tack_core::Remaining;
+    use tack_core::{Issue, Remaining};
 
     #[test]
     fn an_action_that_may_not_be_chosen_says_why() {
@@ -77,7 +77,7 @@ mod tests {
     fn the_fallback_submits_an_answer_and_continues_without_one() {
         use Action::{Continue, Retry, Submit};
         let state = |patch| DecisionState {
-            issue: b"",
+            issue: Issue::Unknown,
             menu: Menu::Unknown,
             patch,
             observations: &[],

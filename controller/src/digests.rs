@@ -1,7 +1,7 @@
 //! Digests of what a decision is made on.
 
 use sha2::{Digest as _, Sha256};
-use tack_core::{DecisionState, Digest, Field, FieldShares, Menu, Patch, Regime};
+use tack_core::{DecisionState, Digest, Field, FieldShares, Issue, Menu, Patch, Regime};
 
 /// SHA-256 over a state's five fields, byte for byte as they came: also the bytes that the encoder cuts.
 ///
@@ -10,7 +10,7 @@ use tack_core::{DecisionState, Digest, Field, FieldShares, Menu, Patch, Regime};
 #[must_use]
 pub fn state_digest(state: &DecisionState<'_>) -> Digest {
     let mut image = Image::new("tack state 1");
-    image.bytes(state.issue);
+    image.issue(state.issue);
     match state.menu {
         Menu::Unknown => image.present(false),
         Menu::Known(_) => {
@@ -44,11 +44,11 @@ pub fn state_digest(state: &DecisionState<'_>) -> Digest {
     image.digest()
 }
 
-/// SHA-256 over an intent of which only the issue is known.
+/// SHA-256 over an intent that is an issue alone; an unknown one has another digest than an empty one.
 #[must_use]
-pub fn issue_digest(issue: &[u8]) -> Digest {
+pub fn issue_digest(issue: Issue<'_>) -> Digest {
     let mut image = Image::new("tack intent 1");
-    image.bytes(issue);
+    image.issue(issue);
     image.present(false); // no acceptance text
     image.digest()
 }
@@ -106,6 +106,16 @@ impl Image {
         self.0.update(bytes);
     }
 
+    fn issue(&mut self, issue: Issue<'_>) {
+        match issue {
+            Issue::Unknown => self.present(false),
+            Issue::Known(issue) => {
+                self.present(true);
+                self.bytes(issue);
+            }
+        }
+    }
+
     fn present(&mut self, present: bool) {
         self.0.update([u8::from(present)]);
     }
@@ -129,7 +139,7 @@ mod tests {
     #[test]
     fn states_that_differ_anywhere_have_different_digests() {
         let empty = DecisionState {
-            issue: b"",
+            issue: Issue::Unknown,
             menu: Menu::Unknown,
             patch: Patch::Unknown,
             observations: &[],
@@ -139,8 +149,9 @@ mod tests {
         let budget = |tokens| Remaining { output_tokens: Some(Tokens(tokens)), ..Remaining::default() };
         let states = [
             empty,
-            DecisionState { issue: b"a", ..empty },
-            DecisionState { issue: b"ab", ..empty },
+            DecisionState { issue: Issue::Known(b""), ..empty },
+            DecisionState { issue: Issue::Known(b"a"), ..empty },
+            DecisionState { issue: Issue::Known(b"ab"), ..empty },
             DecisionState { menu: Menu::new(&[], &[]).unwrap(), ..empty },
             DecisionState { menu: Menu::new(&["t"], &[]).unwrap(), ..empty },
             DecisionState { menu: Menu::new(&[], &["t"]).unwrap(), ..empty },
@@ -159,6 +170,8 @@ mod tests {
         ];
         let digests: HashSet<Digest> = states.iter().map(state_digest).collect();
         assert_eq!(digests.len(), states.len());
+        let intents: HashSet<Digest> = states[..4].iter().map(|it| issue_digest(it.issue)).collect();
+        assert_eq!(intents.len(), 4, "unknown, empty and two texts");
         assert_eq!(state_digest(&states[3]), state_digest(&states[3]));
     }
 }

@@ -13,7 +13,9 @@
 //! before it is tokenized, so a state of any size needs a few megabytes beside itself.
 
 use serde::Serialize;
-use tack_core::{Bytes, DecisionState, Digest, Field, FieldShares, Menu, Patch, Remaining, Spans, Stage, Tokens};
+use tack_core::{
+    Bytes, DecisionState, Digest, Field, FieldShares, Issue, Menu, Patch, Remaining, Spans, Stage, Tokens,
+};
 
 use crate::digests::ids_digest;
 use crate::fit::{Fitter, HeadQuarters};
@@ -74,7 +76,7 @@ pub struct EncodeReport {
 pub struct FieldReport {
     /// The field.
     pub field: Field,
-    /// Whether there was a value: a patch or a menu may be unknown.
+    /// Whether there was a value: an issue, a menu or a patch may be unknown.
     pub known: bool,
     /// Tokens used.
     pub tokens: Tokens,
@@ -161,6 +163,7 @@ impl Encoder {
         for report in &mut fields[..Field::Template as usize] {
             let field = report.field;
             report.known = match field {
+                Field::Issue => state.issue != Issue::Unknown,
                 Field::Menu => state.menu != Menu::Unknown,
                 Field::Patch => state.patch != Patch::Unknown,
                 _ => true,
@@ -171,7 +174,13 @@ impl Encoder {
             report.start = tokens(start);
             let most = report.share.0 as usize;
             match field {
-                Field::Issue => write_text(fitter, state.issue, ISSUE_HEAD, report, &mut ids)?,
+                Field::Issue => {
+                    let issue = match state.issue {
+                        Issue::Unknown => b"",
+                        Issue::Known(issue) => issue,
+                    };
+                    write_text(fitter, issue, ISSUE_HEAD, report, &mut ids)?;
+                }
                 Field::Menu => write_menu(fitter, &state.menu, most, report, &mut ids)?,
                 Field::Patch => {
                     let patch = match state.patch {

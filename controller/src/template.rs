@@ -19,8 +19,8 @@
 //! <|endoftext|>
 //! ```
 //!
-//! A patch or a menu that is not known has `unknown` in its opening line (`<|im_start|>patch unknown`), where field
-//! text never stands. A cut shows as `<|fim_suffix|>123 bytes cut<|fim_suffix|>`. The network reads its last token,
+//! An issue, a menu or a patch that is not known has `unknown` in its opening line (`<|im_start|>patch unknown`), where
+//! field text never stands. A cut shows as `<|fim_suffix|>123 bytes cut<|fim_suffix|>`. The network reads its last token,
 //! `<|endoftext|>`. Each text is encoded by itself, so no merge crosses a border.
 
 use tack_core::{Field, FieldShares, Tokens};
@@ -74,7 +74,7 @@ pub enum TemplateError {
     /// The tokenizer writes the fixed words in more tokens than their share.
     #[error("the template takes {found} tokens; its share is {share}")]
     TooLong {
-        /// Tokens of the template where patch and menu are unknown.
+        /// Tokens of the template where issue, menu and patch are unknown.
         found: u32,
         /// The share.
         share: u32,
@@ -112,7 +112,7 @@ impl Template {
         if found > share { Err(TemplateError::TooLong { found, share }) } else { Ok(template) }
     }
 
-    /// Tokens of the template where patch and menu are unknown; a known one takes fewer.
+    /// Tokens of the template where issue, menu and patch are unknown; a known one takes fewer.
     fn longest(&self) -> u32 {
         let fields: usize = FIELDS
             .into_iter()
@@ -163,7 +163,7 @@ impl Template {
 }
 
 const fn can_be_unknown(field: Field) -> bool {
-    matches!(field, Field::Menu | Field::Patch)
+    matches!(field, Field::Issue | Field::Menu | Field::Patch)
 }
 
 /// The tokens of a length; lengths here are bounded by [`FieldShares::TOTAL`].

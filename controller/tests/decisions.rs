@@ -13,7 +13,8 @@ use tack_controller::controller::BUNDLE_FILES;
 use tack_controller::{Controller, DecideError, Settings};
 use tack_core::receipt::RegimeMatch;
 use tack_core::{
-    Action, ActionSet, Decide, Decided, DecisionState, Digest, FallbackReason, Lambda, Menu, Micros, Patch, Stage,
+    Action, ActionSet, Decide, Decided, DecisionState, Digest, FallbackReason, Issue, Lambda, Menu, Micros, Patch,
+    Stage,
 };
 use tack_kernels::{BundleSource, CpuNetwork, Network, Options};
 
@@ -21,7 +22,8 @@ fn controller() -> Controller {
     Controller::embedded(&MINI).unwrap()
 }
 
-const STATE: DecisionState<'static> = DecisionState { issue: b"f(0) fails", patch: Patch::Known(b"diff"), ..NOTHING };
+const STATE: DecisionState<'static> =
+    DecisionState { issue: Issue::Known(b"f(0) fails"), patch: Patch::Known(b"diff"), ..NOTHING };
 
 #[test]
 fn a_decision_explains_itself() {
@@ -131,7 +133,7 @@ fn what_is_not_available_never_wins() {
 fn a_missed_deadline_gives_a_fallback_and_no_estimates() {
     let long: Vec<u8> = (0..8_000).flat_map(|line| format!("line {line}\n").into_bytes()).collect();
     let seen: Vec<_> = (0..8).map(|step| observation(step, b"pytest", &long)).collect();
-    let state = |patch| DecisionState { issue: &long, patch, observations: &seen, ..NOTHING };
+    let state = |patch| DecisionState { issue: Issue::Known(&long), patch, observations: &seen, ..NOTHING };
     let mut controller = controller();
     let patch = Patch::Known(&long);
     let decided = controller.decide(&state(patch), &mut ()).unwrap();

@@ -8,7 +8,7 @@ use common::{NOTHING, encoder, observation};
 use proptest::prelude::*;
 use tack_controller::Encoded;
 use tack_core::{
-    Bytes, ContextReason, DecisionState, Field, FieldShares, Menu, Micros, Observation, Patch, Remaining, Tokens,
+    Bytes, ContextReason, DecisionState, Field, FieldShares, Issue, Menu, Micros, Observation, Patch, Remaining, Tokens,
 };
 
 fn encode(state: &DecisionState<'_>) -> Encoded {
@@ -30,7 +30,7 @@ fn field_text(state: &DecisionState<'_>, field: Field) -> String {
 #[test]
 fn a_whole_state_reads_like_this() {
     let state = DecisionState {
-        issue: b"f(0) fails\r\nsee the log",
+        issue: Issue::Known(b"f(0) fails\r\nsee the log"),
         menu: Menu::new(&["t.py::a", "t.py::b"], &["t.py"]).unwrap(),
         patch: Patch::Known(b"--- a/f.py\n+++ b/f.py\n"),
         observations: &[
@@ -60,6 +60,8 @@ fn unknown_is_not_empty_and_cannot_be_forged() {
     let texts = [
         shown(&NOTHING),
         shown(&DecisionState { patch: Patch::Known(b""), ..NOTHING }),
+        shown(&DecisionState { issue: Issue::Known(b""), ..NOTHING }),
+        shown(&DecisionState { issue: Issue::Known(b" unknown\n"), ..NOTHING }),
         shown(&DecisionState { patch: Patch::Known(b" unknown\n"), ..NOTHING }),
         shown(&DecisionState { menu: empty_menu, ..NOTHING }),
         shown(&DecisionState { menu: Menu::new(&[""], &[]).unwrap(), ..NOTHING }),
@@ -68,7 +70,9 @@ fn unknown_is_not_empty_and_cannot_be_forged() {
     assert!(texts[0].contains("<|im_start|>patch unknown\n<|im_end|>"), "{}", texts[0]);
     assert!(texts[0].contains("<|im_start|>menu unknown\n<|im_end|>"), "{}", texts[0]);
     assert!(texts[1].contains("<|im_start|>patch\n<|im_end|>"), "{}", texts[1]);
-    assert!(texts[3].contains("menu\n<|repo_name|>targeted<|repo_name|>broader<|im_end|>"), "{}", texts[3]);
+    assert!(texts[0].contains("<|im_start|>issue unknown\n<|im_end|>"), "{}", texts[0]);
+    assert!(texts[2].contains("<|im_start|>issue\n<|im_end|>"), "{}", texts[2]);
+    assert!(texts[5].contains("menu\n<|repo_name|>targeted<|repo_name|>broader<|im_end|>"), "{}", texts[5]);
     for (index, text) in texts.iter().enumerate() {
         assert!(!texts[..index].contains(text), "{text}");
     }
@@ -88,7 +92,7 @@ fn special_tokens_in_any_field_are_text() {
             let bytes = text.as_bytes().to_vec();
             let (tests, seen) = ([text], [observation(1, &bytes, &bytes)]);
             structural(&DecisionState {
-                issue: &bytes,
+                issue: Issue::Known(&bytes),
                 menu: Menu::new(&tests, &tests).unwrap(),
                 patch: Patch::Known(&bytes),
                 observations: &seen,
@@ -110,7 +114,7 @@ fn bytes_that_are_not_text_are_shown_as_they_can_be() {
         (b"",                                "",                         0),
     ];
     for (issue, text, replaced) in cases {
-        let state = DecisionState { issue, ..NOTHING };
+        let state = DecisionState { issue: Issue::Known(issue), ..NOTHING };
         assert_eq!(field_text(&state, Field::Issue), text);
         assert_eq!(encode(&state).report.fields[0].replaced, replaced);
     }
@@ -121,7 +125,8 @@ fn each_field_keeps_its_own_ends() {
     let lines: String = (0..3000).map(|line| format!("line {line}\n")).collect::<Vec<_>>().concat();
     let bytes = lines.as_bytes();
     let seen = [observation(0, bytes, bytes)];
-    let state = DecisionState { issue: bytes, patch: Patch::Known(bytes), observations: &seen, ..NOTHING };
+    let state =
+        DecisionState { issue: Issue::Known(bytes), patch: Patch::Known(bytes), observations: &seen, ..NOTHING };
     let report = encode(&state).report;
     for (field, least, most) in [(Field::Issue, 2.5, 3.5), (Field::Patch, 0.8, 1.2)] {
         let text = field_text(&state, field);
@@ -176,7 +181,8 @@ fn window_ids(encoded: &Encoded) -> &[u32] {
 fn an_appended_observation_leaves_the_prefix_until_the_window_steps() {
     let recording = recording(120);
     let all = borrowed(&recording);
-    let state = |count: usize| DecisionState { issue: b"an issue", observations: &all[..count], ..NOTHING };
+    let state =
+        |count: usize| DecisionState { issue: Issue::Known(b"an issue"), observations: &all[..count], ..NOTHING };
     let mut steps = 0;
     let mut before = encode(&state(0));
     for count in 1..=all.len() {
@@ -248,7 +254,7 @@ type AnyObservation = (u32, Vec<u8>, Vec<u8>, Option<i32>);
 
 #[derive(Clone, Debug)]
 struct AnyState {
-    issue: Vec<u8>,
+    issue: Option<Vec<u8>>,
     tests: Option<(Vec<String>, Vec<String>)>,
     patch: Option<Vec<u8>>,
     observations: Vec<AnyObservation>,
@@ -270,7 +276,7 @@ impl AnyState {
             })
             .collect();
         run(&DecisionState {
-            issue: &self.issue,
+            issue: self.issue.as_deref().map_or(Issue::Unknown, Issue::Known),
             menu: tests.as_ref().map_or(Menu::Unknown, |(targeted, broader)| Menu::new(targeted, broader).unwrap()),
             patch: self.patch.as_deref().map_or(Patch::Unknown, Patch::Known),
             observations: &observations,
@@ -287,7 +293,7 @@ fn any_state() -> impl Strategy<Value = AnyState> {
     let tests = |most| proptest::collection::vec("[a-z_/]{0,30}(\\.py::\\PC{0,20})?|\\PC{0,300}", 0..=most);
     let observation = (any::<u32>(), any_bytes(300), any_bytes(1_000), any::<Option<i32>>());
     (
-        any_bytes(4_000),
+        proptest::option::of(any_bytes(4_000)),
         proptest::option::of((tests(5), tests(20))),
         proptest::option::of(any_bytes(4_000)),
         proptest::collection::vec(observation, 0..8),
@@ -319,6 +325,7 @@ proptest! {
         }
         let menu = report.fields[Field::Menu as usize];
         prop_assert_eq!(menu.known, state.tests.is_some());
+        prop_assert_eq!(report.fields[Field::Issue as usize].known, state.issue.is_some());
         prop_assert_eq!(report.fields[Field::Patch as usize].known, state.patch.is_some());
         let budget = report.fields[Field::Budget as usize];
         prop_assert_eq!(budget.bytes_cut, Bytes(0));

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{NOTHING, encoder, observation};
-use tack_core::{CountTokens, DecisionState, Field, Patch};
+use tack_core::{CountTokens, DecisionState, Field, Issue, Patch};
 
 /// The most that may be used beside the state itself.
 const EXTRA_KIB: u64 = 64 * 1024;
@@ -35,7 +35,8 @@ fn a_hundred_megabytes_need_a_few_more() {
         peak_kib();
         let before = peak_kib(); // what is resident now: nothing happened since the reset
         let seen = [observation(0, bytes, bytes)];
-        let state = DecisionState { issue: bytes, patch: Patch::Known(bytes), observations: &seen, ..NOTHING };
+        let state =
+            DecisionState { issue: Issue::Known(bytes), patch: Patch::Known(bytes), observations: &seen, ..NOTHING };
         let report = encoder().encode(&state, &mut ()).unwrap().report;
         let extra = peak_kib() - before;
         println!("{name}: {extra} KiB beside the state");

@@ -28,8 +28,8 @@
 //!   reference patch or an official outcome;
 //! - actions have one order everywhere ([`Action::ALL`]): head rows, bits, tables;
 //! - no NaN passes the border: [`Estimates::from_heads`] refuses it and names the action;
-//! - an unknown patch is not an empty one ([`Patch`]), an unknown menu not an empty one ([`Menu`]), an unknown figure
-//!   not a zero ([`Figure`]), an unavailable outcome not a failure ([`Outcome`]);
+//! - an unknown issue is not an empty one ([`Issue`]), nor is an unknown patch ([`Patch`]) or menu ([`Menu`]); an
+//!   unknown figure is not a zero ([`Figure`]), an unavailable outcome not a failure ([`Outcome`]);
 //! - costs are compared exactly: [`CostTicks`] is an integer, and a cost with an unavailable term does not exist;
 //! - a record that follows from what it holds is recomputed when it is read: a ruling, a lambda gate, a readiness
 //!   record that were changed are refused; and one record has one byte string ([`wire`]);
@@ -103,7 +103,7 @@ pub use receipt::{DecisionReceipt, Precision};
 pub use regime::Regime;
 pub use rule::{Choice, Utility, lead, select, utilities};
 pub use shares::{Field, FieldShares};
-pub use state::{Candidate, ContextReason, DecisionState, Menu, MenuError, Observation, Patch};
+pub use state::{Candidate, ContextReason, DecisionState, Issue, Menu, MenuError, Observation, Patch};
 pub use status::{Ending, ObservationStatus};
 pub use success_rate::SuccessRate;
 pub use text::{Name, Text, TextError};

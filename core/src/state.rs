@@ -14,7 +14,7 @@ use crate::limits::Remaining;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecisionState<'a> {
     /// The issue as the requester wrote it.
-    pub issue: &'a [u8],
+    pub issue: Issue<'a>,
     /// The public tests that the two test actions would run.
     pub menu: Menu<'a>,
     /// The patch against the initial repository.
@@ -23,6 +23,16 @@ pub struct DecisionState<'a> {
     pub observations: &'a [Observation<'a>],
     /// What is left of the repair budget.
     pub budget: Remaining,
+}
+
+/// An issue: bytes that may be empty, or not known at all. The two are never mixed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Issue<'a> {
+    /// The recorder did not keep it, and nobody gave it. Nothing may be concluded from its absence.
+    Unknown,
+    /// The requester's words, byte for byte; empty means that nothing was written.
+    Known(#[serde(borrow)] &'a [u8]),
 }
 
 /// A patch: bytes that may be empty, or not known at all. The two are never mixed up.

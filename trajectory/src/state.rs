@@ -1,14 +1,14 @@
 //! A decision state that owns its bytes, and lends the views of `tack-core`.
 
-use tack_core::{Candidate, ContextReason, DecisionState, Menu, MenuError, Observation, Patch, Remaining};
+use tack_core::{Candidate, ContextReason, DecisionState, Issue, Menu, MenuError, Observation, Patch, Remaining};
 
 /// The five fields of a decision state, owned.
 ///
 /// Like [`DecisionState`] it has no place for an outcome. Every text is bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OwnedState {
-    /// The issue as the requester wrote it; `None` where neither the recording nor the caller has it. It is then
-    /// lent as no bytes at all, since [`DecisionState`] knows no unknown issue: whoever decides says so.
+    /// The issue as the requester wrote it; `None`, where neither the recording nor the caller has it, is
+    /// [`Issue::Unknown`], which is not the empty issue.
     pub issue: Option<Vec<u8>>,
     /// The public-test menu; `None` is [`Menu::Unknown`].
     pub menu: Option<OwnedMenu>,
@@ -106,7 +106,7 @@ pub struct Hidden {
 /// The lists of views that a lent state points into. See [`OwnedState::lend`].
 #[derive(Clone, Debug)]
 pub struct Lent<'s> {
-    issue: &'s [u8],
+    issue: Issue<'s>,
     menu: Option<(Vec<&'s str>, Vec<&'s str>)>,
     patch: Patch<'s>,
     observations: Vec<Observation<'s>>,
@@ -122,12 +122,12 @@ impl OwnedState {
     /// # use tack_trajectory::OwnedState;
     /// let state = OwnedState { issue: Some(b"it breaks".to_vec()), ..OwnedState::default() };
     /// let lent = state.lend();
-    /// assert_eq!(lent.state().issue, b"it breaks");
+    /// assert_eq!(lent.state().issue, tack_core::Issue::Known(b"it breaks"));
     /// ```
     #[must_use]
     pub fn lend(&self) -> Lent<'_> {
         Lent {
-            issue: self.issue.as_deref().unwrap_or_default(),
+            issue: self.issue.as_deref().map_or(Issue::Unknown, Issue::Known),
             menu: self.menu.as_ref().map(|menu| (as_strs(&menu.targeted), as_strs(&menu.broader))),
             patch: self.patch.as_deref().map_or(Patch::Unknown, Patch::Known),
             observations: self.observations.iter().map(OwnedObservation::lend).collect(),
@@ -239,7 +239,7 @@ mod tests {
             hidden: [(0, 2), (1, 4), (2, 6)].map(|(after, step)| Hidden { after, observation: at(step) }).into(),
         };
         let lent = state.lend_with(&saved);
-        assert_eq!(lent.state().issue, b"issue");
+        assert_eq!(lent.state().issue, Issue::Known(b"issue"));
         assert_eq!(lent.state().menu.targeted().len(), 2);
         assert_eq!(lent.state().patch, Patch::Known(&[]));
         assert_eq!(lent.state().observations, [at(3).lend(), at(5).lend()]);
@@ -252,6 +252,7 @@ mod tests {
         assert_eq!(steps(state.lend().candidate().complete_history), [3, 5]);
 
         let unknown = OwnedState::default();
+        assert_eq!(unknown.lend().state().issue, Issue::Unknown);
         assert_eq!(unknown.lend().state().patch, Patch::Unknown);
         assert_eq!(unknown.lend().state().menu, Menu::Unknown);
     }

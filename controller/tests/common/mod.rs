@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 
 use tack_controller::{Encoder, Tokenizer};
-use tack_core::{ContextReason, DecisionState, Menu, Observation, Patch, Remaining};
+use tack_core::{ContextReason, DecisionState, Issue, Menu, Observation, Patch, Remaining};
 
 /// The mini bundle, by file.
 pub(crate) const MINI: [(&str, &[u8]); 7] = [
@@ -35,7 +35,7 @@ pub(crate) fn encoder() -> &'static Encoder {
 
 /// A state about which nothing is known.
 pub(crate) const NOTHING: DecisionState<'static> = DecisionState {
-    issue: b"",
+    issue: Issue::Unknown,
     menu: Menu::Unknown,
     patch: Patch::Unknown,
     observations: &[],
