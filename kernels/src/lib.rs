@@ -34,4 +34,4 @@ mod sys;
 
 pub use bundle::{BundleError, BundleSource, Config};
 pub use cpu::{Adapter, CpuNetwork, Options};
-pub use network::{ActionHeads, ComparatorHeads, ComparatorOutputs, ForwardError, Network, Stop};
+pub use network::{ActionHeads, ComparatorHeads, ForwardError, Network, Stop};

@@ -1,7 +1,7 @@
 //! What a backend does: tokens in, the last hidden state and the outputs of two heads out.
 
-use tack_core::action::PerAction;
-use tack_core::{Action, Digest, HeadOutputs};
+use tack_core::transition::ComparatorOutputs;
+use tack_core::{Action, Digest, HeadOutputs, PerAction};
 
 use crate::bundle::Config;
 
@@ -144,15 +144,6 @@ pub enum ActionHeads {}
 #[derive(Clone, Copy, Debug)]
 pub enum ComparatorHeads {}
 
-/// What the comparator's heads return, before any activation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ComparatorOutputs {
-    /// The logit of p, the probability that the current patch passes.
-    pub pass_logit: f32,
-    /// `v . h + b`, one an action.
-    pub cost_preactivations: PerAction<f32>,
-}
-
 impl HeadsKind for ActionHeads {
     type Outputs = HeadOutputs;
     const SUCCESS_ROWS: usize = Action::COUNT;
@@ -167,6 +158,6 @@ impl HeadsKind for ComparatorHeads {
     const SUCCESS_ROWS: usize = 1;
     const KIND: &'static str = "a comparator";
     fn name(success: &[f32], cost_preactivations: PerAction<f32>) -> ComparatorOutputs {
-        ComparatorOutputs { pass_logit: success[0], cost_preactivations }
+        ComparatorOutputs { success_logit: success[0], cost_preactivations }
     }
 }

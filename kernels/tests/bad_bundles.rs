@@ -8,9 +8,9 @@ use std::path::Path;
 use proptest::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
+use tack_core::transition::ComparatorOutputs;
 use tack_kernels::{
-    ActionHeads, Adapter, BundleError, BundleSource, ComparatorHeads, ComparatorOutputs, CpuNetwork, ForwardError,
-    Network, Options, Stop,
+    ActionHeads, Adapter, BundleError, BundleSource, ComparatorHeads, CpuNetwork, ForwardError, Network, Options, Stop,
 };
 
 /// A bundle in memory, to be damaged.
@@ -206,9 +206,9 @@ fn a_comparator_loads_as_one_and_only_as_one() {
     let (actions, comparator) = (Files::golden("plain"), comparator(Files::golden("plain")));
     assert!(matches!(actions.load_as::<ComparatorHeads>(Adapter::Folded), Err(BundleError::HeadsKind { .. })));
     let mut network = comparator.load_as::<ComparatorHeads>(Adapter::Apart).unwrap();
-    let ComparatorOutputs { pass_logit, cost_preactivations } = network.forward(&[1, 2, 3], Stop::never()).unwrap();
+    let ComparatorOutputs { success_logit, cost_preactivations } = network.forward(&[1, 2, 3], Stop::never()).unwrap();
     let five = actions.load().unwrap().forward(&[1, 2, 3], Stop::never()).unwrap();
-    assert_eq!(pass_logit.to_bits(), five.success_logits.0[0].to_bits());
+    assert_eq!(success_logit.to_bits(), five.success_logits.0[0].to_bits());
     assert_eq!(cost_preactivations, five.cost_preactivations);
 }
 
