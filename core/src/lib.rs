@@ -53,6 +53,7 @@ pub mod units;
 // What it is worth, and which action wins.
 pub mod decide;
 pub mod estimate;
+pub mod near_tie;
 pub mod regime;
 pub mod rule;
 pub mod shares;

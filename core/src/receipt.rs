@@ -10,8 +10,9 @@ use crate::decide::{Decided, FallbackReason, Stage};
 use crate::digest::Digest;
 use crate::estimate::Estimates;
 use crate::list::List;
+use crate::near_tie::is_near_tie;
 use crate::regime::RegimeParts;
-use crate::rule::{Choice, lead, select};
+use crate::rule::{Choice, select};
 use crate::units::{Lambda, Micros};
 use crate::wire::Version;
 
@@ -34,22 +35,6 @@ closed_enum! {
         F16 = "f16",
         /// Brain float, sums in single.
         Bf16 = "bf16",
-    }
-}
-
-impl Precision {
-    /// The lead of one utility over another below which the precision alone could have turned them.
-    ///
-    /// A head output `z` may be off by a relative `e`: 1e-5 in `f32`, 2e-2 in half precisions (the tolerances of the
-    /// golden rows). It moves `q` by at most `e * max |z sigma'(z)| = 0.224 e`; and `lambda c` by
-    /// `lambda e x exp(x) <= 0.28 e` for lambda up to 0.2 and costs up to 2, which is where the ceilings are. Two
-    /// actions moving against each other: about `e`.
-    #[must_use]
-    pub const fn near_tie_lead(self) -> f64 {
-        match self {
-            Self::F32 => 1e-5,
-            Self::F16 | Self::Bf16 => 2e-2,
-        }
     }
 }
 
@@ -150,7 +135,7 @@ pub enum RulingError {
         /// What the record says.
         found: Action,
     },
-    /// The near-tie flag is not what the lead says.
+    /// The near-tie flag is not what follows from estimates, lambda and precision.
     NotTheFlag {
         /// What the record says.
         found: bool,
@@ -169,7 +154,7 @@ impl fmt::Display for RulingError {
             Self::NotTheChoice { expected, found } => {
                 write!(f, "the rule picks `{expected}` from these estimates; found `{found}`")
             }
-            Self::NotTheFlag { found } => write!(f, "the near-tie flag contradicts the lead; found {found}"),
+            Self::NotTheFlag { found } => write!(f, "the near-tie flag contradicts the estimates; found {found}"),
             Self::FallbackUnavailable { found } => write!(f, "the fallback `{found}` is not available"),
         }
     }
@@ -189,14 +174,14 @@ impl Ruling {
         precision: Precision,
     ) -> Result<Self, RulingError> {
         let choice = select(&estimates, available, lambda).ok_or(RulingError::NoneAvailable)?;
-        let near_tie = lead(&estimates, available, lambda).is_some_and(|lead| lead < precision.near_tie_lead());
+        let near_tie = is_near_tie(&estimates, available, lambda, precision);
         Ok(Self { available, lambda, precision, end: RulingEnd::Chosen { estimates, choice, near_tie } })
     }
 
     /// Records an action that is taken without estimates.
     ///
     /// # Errors
-    /// [`RulingError::FallbackUnavailable`] if `action` is masked.
+    /// [`RulingError::FallbackUnavailable`] if `action` is not among `available`.
     pub fn fall_back(
         action: Action,
         reason: FallbackReason,

@@ -87,8 +87,7 @@ pub fn select(estimates: &Estimates, available: ActionSet, lambda: Lambda) -> Op
 
 /// By how much the winner's utility exceeds the best of the others: never negative, 0 at a tie.
 ///
-/// `None` with fewer than two available actions, where nothing was compared. A lead below what the precision of the
-/// forward pass can move makes the decision a near tie.
+/// `None` with fewer than two available actions, where nothing was compared.
 #[must_use]
 pub fn lead(estimates: &Estimates, available: ActionSet, lambda: Lambda) -> Option<f64> {
     let winner = select(estimates, available, lambda)?;
