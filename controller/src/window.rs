@@ -109,7 +109,7 @@ fn write_block(
     let structure = fitter.template.structure;
     let mut ids = Vec::with_capacity(BLOCK_MOST);
     ids.push(structure.call);
-    fitter.words(&format!("{step} {}\n", reason_name(reason)), &mut ids)?;
+    fitter.words(&format!("{step} {}\n", reason.name()), &mut ids)?;
     let call = fitter.text(call, CALL_MOST, CALL_HEAD, &mut ids)?;
     ids.push(structure.response);
     if let Some(status) = exit_status {
@@ -136,16 +136,4 @@ fn first_border(observations: &[Observation<'_>], earliest: usize) -> Option<usi
             + FRAME_BYTES;
     }
     None
-}
-
-/// The reason as the context shows it.
-const fn reason_name(reason: ContextReason) -> &'static str {
-    match reason {
-        ContextReason::ToolCall => "tool_call",
-        ContextReason::Inspection => "inspection",
-        ContextReason::Edit => "edit",
-        ContextReason::AgentTest => "agent_test",
-        ContextReason::Pretest => "pretest",
-        ContextReason::Harness => "harness",
-    }
 }

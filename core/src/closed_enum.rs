@@ -1,6 +1,6 @@
 //! Two macros for closed vocabularies: an enum whose variants have names and an order, and a set of its members.
 
-/// An enum without fields, with `ALL`, `COUNT`, `name`, `index` and `Display`.
+/// An enum without fields, with `ALL`, `COUNT`, `name`, `from_name`, `index` and `Display`.
 ///
 /// The name is what text formats carry too; the wire carries the position, so variants are only ever appended.
 macro_rules! closed_enum {
@@ -22,6 +22,12 @@ macro_rules! closed_enum {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$Variant => $name,)+ }
+            }
+
+            /// The member of that name; `None` if there is none.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|member| member.name() == name)
             }
 
             /// The place in [`Self::ALL`].
@@ -169,10 +175,12 @@ mod tests {
         assert_eq!(Letter::COUNT, 3);
         for (index, letter) in Letter::ALL.into_iter().enumerate() {
             assert_eq!(letter.index(), index);
+            assert_eq!(Letter::from_name(letter.name()), Some(letter));
             assert_eq!(serde_json::to_value(letter).unwrap(), letter.name());
             assert_eq!(postcard::to_slice(&letter, &mut [0; 4]).unwrap(), [u8::try_from(index).unwrap()]);
         }
         assert!(postcard::from_bytes::<Letter>(&[3]).is_err());
+        assert_eq!(Letter::from_name("Alpha"), None);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! The seams between the rooms: what the loop needs of a controller, what a budget needs of a tokeniser, and the
 //! hook that a profiler hangs on.
 
-use serde::{Deserialize, Serialize};
-
 use crate::action::Action;
+use crate::closed_enum::closed_enum;
 use crate::rule::Choice;
 use crate::state::DecisionState;
 use crate::units::Tokens;
@@ -27,16 +26,16 @@ impl Decided for Choice {
     }
 }
 
-/// Why an action was taken without the rule having chosen it. Variants are only ever appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FallbackReason {
-    /// The deadline passed before there were estimates.
-    DeadlineMissed,
-    /// A head returned a number that is not finite.
-    HeadOutput,
-    /// The model could not be run.
-    ModelUnavailable,
+closed_enum! {
+    /// Why an action was taken without the rule having chosen it. Variants are only ever appended.
+    pub enum FallbackReason {
+        /// The deadline passed before there were estimates.
+        DeadlineMissed = "deadline_missed",
+        /// A head returned a number that is not finite.
+        HeadOutput = "head_output",
+        /// The model could not be run.
+        ModelUnavailable = "model_unavailable",
+    }
 }
 
 /// Decides what should happen next. The executor runs its loop over any of these and never links a model.
@@ -59,44 +58,23 @@ pub trait CountTokens {
     fn count_tokens(&self, text: &[u8]) -> Tokens;
 }
 
-/// A stage that a person may want to profile. Variants are only ever appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum Stage {
-    /// Reading the recording into a state.
-    Read = 0,
-    /// Cutting each field to its share.
-    Cut = 1,
-    /// Text to tokens.
-    Tokenize = 2,
-    /// Tokens to the last hidden state.
-    Forward = 3,
-    /// Hidden state to ten outputs, and those to estimates.
-    Heads = 4,
-    /// Mask, score, pick.
-    Select = 5,
-    /// Loading and checking the model bundle.
-    Load = 6,
-}
-
-impl Stage {
-    /// Every stage, in discriminant order.
-    pub const ALL: [Self; 7] =
-        [Self::Read, Self::Cut, Self::Tokenize, Self::Forward, Self::Heads, Self::Select, Self::Load];
-
-    /// The name in files, tables and traces.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Cut => "cut",
-            Self::Tokenize => "tokenize",
-            Self::Forward => "forward",
-            Self::Heads => "heads",
-            Self::Select => "select",
-            Self::Load => "load",
-        }
+closed_enum! {
+    /// A stage that a person may want to profile. Variants are only ever appended.
+    pub enum Stage {
+        /// Reading the recording into a state.
+        Read = "read",
+        /// Cutting each field to its share.
+        Cut = "cut",
+        /// Text to tokens.
+        Tokenize = "tokenize",
+        /// Tokens to the last hidden state.
+        Forward = "forward",
+        /// Hidden state to ten outputs, and those to estimates.
+        Heads = "heads",
+        /// Mask, score, pick.
+        Select = "select",
+        /// Loading and checking the model bundle.
+        Load = "load",
     }
 }
 

@@ -5,6 +5,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Action, PerAction};
+use crate::closed_enum::closed_enum;
 use crate::units::{NormalizedCost, Probability};
 
 /// What the two heads return, before any activation.
@@ -30,14 +31,14 @@ pub struct Estimate {
 /// One [`Estimate`] an action. None of the ten numbers is NaN or infinite: there is no way to build one that is.
 pub type Estimates = PerAction<Estimate>;
 
-/// Which head an output belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Head {
-    /// The success head, `z`.
-    Success,
-    /// The cost head, `v . h + b`.
-    Cost,
+closed_enum! {
+    /// Which head an output belongs to.
+    pub enum Head {
+        /// The success head, `z`.
+        Success = "success",
+        /// The cost head, `v . h + b`.
+        Cost = "cost",
+    }
 }
 
 /// A head returned NaN or an infinity.
@@ -53,11 +54,8 @@ pub struct HeadOutputError {
 
 impl fmt::Display for HeadOutputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = match self.head {
-            Head::Success => "success",
-            Head::Cost => "cost",
-        };
-        write!(f, "the {head} head returned {} for `{}`; a finite number was expected", self.found, self.action)
+        let Self { action, head, found } = self;
+        write!(f, "the {head} head returned {found} for `{action}`; a finite number was expected")
     }
 }
 

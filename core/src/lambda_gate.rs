@@ -201,7 +201,7 @@ pub struct GateTallies {
     pub states: u32,
     /// The controller, one row a lambda of [`LAMBDA_GRID`].
     pub rows: [Tally; LAMBDA_GRID.len()],
-    /// The fixed policies: each plays its one action, and `continue` where that is masked.
+    /// The fixed policies: each plays its one action, and `continue` where that is unavailable.
     pub fixed: PerAction<Tally>,
     /// The frozen reference, where one was supplied.
     pub reference: Option<SuccessRate>,

@@ -89,7 +89,7 @@ fn the_bar_is_the_best_eligible_fixed_policy_or_a_higher_reference() {
 }
 
 #[test]
-fn submit_weighs_as_two_seeds_and_a_masked_fixed_policy_continues() {
+fn submit_weighs_as_two_seeds_and_an_unavailable_fixed_policy_continues() {
     let estimate = Estimate { success: Probability::ZERO, cost: NormalizedCost::ZERO };
     let half = |halves: u8| Some(HalfOutcomes::try_from(halves).unwrap());
     let cost = |ticks| Some(PairCost { sum: CostTicks(ticks), estimated: ticks == 3 });
@@ -105,7 +105,7 @@ fn submit_weighs_as_two_seeds_and_a_masked_fixed_policy_continues() {
         (Action::Submit,            4,      0,     0,        0,        0),
         (Action::Continue,          2,      6,     0,        0,        2),
         (Action::Retry,             0,      10,    2,        0,        0),
-        (Action::TestTargeted,      2,      6,     0,        0,        2), // masked, so it continues
+        (Action::TestTargeted,      2,      6,     0,        0,        2), // unavailable, so it continues
         (Action::TestRegression,    0,      0,     0,        2,        0),
     ];
     for (action, half_outcomes, ticks, unjudged, uncosted, estimated_costs) in table {
@@ -184,10 +184,10 @@ fn naive(states: &[DevelopmentState], reference: Option<(u64, u32)>) -> Option<u
 
 fn any_state() -> impl Strategy<Value = DevelopmentState> {
     let cell = (0u8..5, 0u8..4, proptest::option::weighted(0.97, 0u8..=2), proptest::option::weighted(0.97, 0u8..4));
-    (proptest::array::uniform5(cell), 0u8..8, 0u8..64).prop_map(|(cells, masked, emptied)| {
+    (proptest::array::uniform5(cell), 0u8..8, 0u8..64).prop_map(|(cells, tests_left, emptied)| {
         let mut halves = cells.map(|it| it.2.map(|halves| HalfOutcomes::try_from(halves).unwrap()));
         halves[0] = cells[0].2.map(|halves| HalfOutcomes::try_from(halves / 2 * 2).unwrap());
-        let test_bits = (masked & 0b11) << 3 | 0b111;
+        let test_bits = (tests_left & 0b11) << 3 | 0b111;
         DevelopmentState {
             available: ActionSet::from_bits(if emptied == 0 { 0 } else { test_bits }).unwrap(),
             estimates: PerAction(cells.map(|(q, c, ..)| Estimate {

@@ -4,43 +4,25 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::closed_enum::closed_enum;
 use crate::units::Tokens;
 
-/// The parts of an encoded state, in the order they are laid out: most stable first, so that a cached prefix
-/// survives the next decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum Field {
-    /// The issue text.
-    Issue = 0,
-    /// The public-test menu.
-    Menu = 1,
-    /// The patch against the initial repository.
-    Patch = 2,
-    /// Recent tool observations.
-    Observations = 3,
-    /// The remaining budget.
-    Budget = 4,
-    /// The fixed words between the fields.
-    Template = 5,
-}
-
-impl Field {
-    /// Every part, in layout order, the template last since it stands between all others.
-    pub const ALL: [Self; 6] = [Self::Issue, Self::Menu, Self::Patch, Self::Observations, Self::Budget, Self::Template];
-
-    /// The name in files, tables and messages.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Issue => "issue",
-            Self::Menu => "menu",
-            Self::Patch => "patch",
-            Self::Observations => "observations",
-            Self::Budget => "budget",
-            Self::Template => "template",
-        }
+closed_enum! {
+    /// The parts of an encoded state, in the order they are laid out: most stable first, so that a cached prefix
+    /// survives the next decision.
+    pub enum Field {
+        /// The issue text.
+        Issue = "issue",
+        /// The public-test menu.
+        Menu = "menu",
+        /// The patch against the initial repository.
+        Patch = "patch",
+        /// Recent tool observations.
+        Observations = "observations",
+        /// The remaining budget.
+        Budget = "budget",
+        /// The fixed words between the fields.
+        Template = "template",
     }
 }
 

@@ -5,6 +5,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Action, ActionSet};
+use crate::closed_enum::closed_enum;
 use crate::limits::Remaining;
 
 /// Everything the controller sees, and all it can see (paper, "Decision state").
@@ -62,22 +63,22 @@ pub struct Observation<'a> {
     pub reason: ContextReason,
 }
 
-/// Why an entry is in the context (article, "Ten fields", context: "why is each observation relevant?").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ContextReason {
-    /// The agent ran a command or called a tool, and this is the answer.
-    ToolCall,
-    /// The agent read a file or searched the tree.
-    Inspection,
-    /// The agent changed a file, and this is what the editor said.
-    Edit,
-    /// The agent ran tests of its own choice.
-    AgentTest,
-    /// A prescribed public test of an action that was chosen earlier.
-    Pretest,
-    /// The harness spoke: a format error, a limit, a time-out.
-    Harness,
+closed_enum! {
+    /// Why an entry is in the context (article, "Ten fields", context: "why is each observation relevant?").
+    pub enum ContextReason {
+        /// The agent ran a command or called a tool, and this is the answer.
+        ToolCall = "tool_call",
+        /// The agent read a file or searched the tree.
+        Inspection = "inspection",
+        /// The agent changed a file, and this is what the editor said.
+        Edit = "edit",
+        /// The agent ran tests of its own choice.
+        AgentTest = "agent_test",
+        /// A prescribed public test of an action that was chosen earlier.
+        Pretest = "pretest",
+        /// The harness spoke: a format error, a limit, a time-out.
+        Harness = "harness",
+    }
 }
 
 /// The public tests that the two test actions would run, chosen from the initial tree by a fixed rule.
@@ -85,7 +86,7 @@ pub enum ContextReason {
 pub enum Menu<'a> {
     /// There is no repository to choose from. Both test actions are unavailable.
     Unknown,
-    /// What the rule chose; either part may be empty, and an empty part masks its action.
+    /// What the rule chose; either part may be empty, which makes its action unavailable.
     Known(KnownMenu<'a>),
 }
 
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_part_masks_its_action_and_a_bound_is_a_bound() {
+    fn an_empty_part_leaves_its_action_unavailable_and_a_bound_is_a_bound() {
         let some: &[&str] = &["t::a"];
         #[rustfmt::skip]
         let cases = [ // menu                                  targeted  regression
