@@ -29,6 +29,7 @@
 
 pub mod bundle;
 pub mod cpu;
+pub mod engine;
 pub mod network;
 mod sys;
 

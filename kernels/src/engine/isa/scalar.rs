@@ -1,0 +1,59 @@
+//! The portable table: no intrinsics, and the meaning of every other table.
+
+use super::{Kernels, MR, NR, Tile, rows};
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    dot_i16,
+    dot_f32,
+    normalize: rows::normalize,
+    quantize: rows::quantize,
+    rotate: rows::rotate,
+    silu_mul: rows::silu_mul,
+    softmax_block: rows::softmax_block,
+    scale: rows::scale,
+    scale_outer: rows::scale_outer,
+};
+
+fn dot_i16(a: &[i32], b: &[i16], mut tile: Tile<'_>) {
+    let (a, a_rest) = a.as_chunks::<MR>();
+    let (b, b_rest) = b.as_chunks::<{ 2 * NR }>();
+    assert!(a.len() == b.len() && a_rest.is_empty() && b_rest.is_empty(), "A and B have the same K");
+    for row in 0..MR {
+        let mut sums = [0_i32; NR];
+        for (a, b) in a.iter().zip(b) {
+            let [low, high] = halves(a[row]);
+            for (sum, pair) in sums.iter_mut().zip(b.as_chunks::<2>().0) {
+                *sum = sum.wrapping_add(low * i32::from(pair[0])).wrapping_add(high * i32::from(pair[1]));
+            }
+        }
+        let accumulate = tile.accumulate;
+        for (out, sum) in tile.row(row).iter_mut().zip(sums) {
+            let sum = sum as f32;
+            *out = if accumulate { *out + sum } else { sum };
+        }
+    }
+}
+
+/// The two `i16` of a pair, the one in the low half first.
+fn halves(pair: i32) -> [i32; 2] {
+    let [a, b, c, d] = pair.to_le_bytes();
+    [i32::from(i16::from_le_bytes([a, b])), i32::from(i16::from_le_bytes([c, d]))]
+}
+
+fn dot_f32(a: &[f32], b: &[f32], mut tile: Tile<'_>) {
+    let (a, a_rest) = a.as_chunks::<MR>();
+    let (b, b_rest) = b.as_chunks::<NR>();
+    assert!(a.len() == b.len() && a_rest.is_empty() && b_rest.is_empty(), "A and B have the same K");
+    for row in 0..MR {
+        let mut sums = [0.0_f32; NR];
+        for (a, b) in a.iter().zip(b) {
+            for (sum, &b) in sums.iter_mut().zip(b) {
+                *sum = a[row].mul_add(b, *sum);
+            }
+        }
+        let accumulate = tile.accumulate;
+        for (out, sum) in tile.row(row).iter_mut().zip(sums) {
+            *out = if accumulate { *out + sum } else { sum };
+        }
+    }
+}

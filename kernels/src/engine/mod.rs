@@ -1,0 +1,7 @@
+//! The fast path on a processor.
+
+mod aligned;
+mod isa;
+mod pool;
+
+pub use isa::{Isa, IsaError};
