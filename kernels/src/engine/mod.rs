@@ -1,7 +1,36 @@
-//! The fast path on a processor.
+//! The fast path on a processor: packed weights, fused passes, a cache of keys and values.
+//!
+//! ```text
+//! bundle -> layer (packs) -> matrix <- isa (tiles)        once
+//! tokens -> forward -> activations -> matrix, attention   a pass
+//! ```
 
+mod activations;
 mod aligned;
+mod attention;
+mod forward;
 mod isa;
+mod kv;
+mod layer;
+mod matrix;
+mod network;
 mod pool;
+mod rope;
 
 pub use isa::{Isa, IsaError};
+pub use layer::LayerPrecision;
+pub use matrix::Precision;
+pub use network::{Engine, EngineError, EngineOptions};
+
+/// The threads of an engine.
+pub(crate) type Threads = pool::Pool<Scratch>;
+
+/// What one thread computes in.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Rows on their way into a panel.
+    pack: matrix::PackScratch,
+    /// Sums of a block of rows and some panels.
+    sums: aligned::Aligned<f32>,
+    attention: attention::AttentionScratch,
+}

@@ -14,8 +14,8 @@ row_kernels!("avx2,fma");
 pub(crate) static KERNELS: Kernels = table(dot_i16_madd);
 pub(crate) static KERNELS_VNNI: Kernels = table(dot_i16_vnni);
 
-const fn table(dot_i16: fn(&[i32], &[i16], Tile<'_>)) -> Kernels {
-    Kernels { dot_i16, dot_f32, normalize, quantize, rotate, silu_mul, softmax_block, scale, scale_outer }
+const fn table(dot_i16: fn(&[i32], &[i32], Tile<'_>)) -> Kernels {
+    Kernels { dot_i16, dot_f32, normalize, quantize, rotate, silu_mul, softmax_block, scale, scale_outer, add_scaled }
 }
 
 /// Columns of a quarter tile: two vectors. [`ROWS`] times two sums and two vectors of B fit in 16 registers.
@@ -25,18 +25,18 @@ const ROWS: usize = 4;
 
 macro_rules! dot_i16 {
     ($name:ident, $features:literal, |$sum:ident, $a:ident, $b:ident| $dot:expr) => {
-        fn $name(a: &[i32], b: &[i16], tile: Tile<'_>) {
+        fn $name(a: &[i32], b: &[i32], tile: Tile<'_>) {
             #[target_feature(enable = $features)]
-            fn compiled(a: &[i32], b: &[i16], mut tile: Tile<'_>) {
+            fn compiled(a: &[i32], b: &[i32], mut tile: Tile<'_>) {
                 let (a, a_rest) = a.as_chunks::<MR>();
-                let (b, b_rest) = b.as_chunks::<{ 2 * NR }>();
+                let (b, b_rest) = b.as_chunks::<NR>();
                 assert!(a.len() == b.len() && a_rest.is_empty() && b_rest.is_empty(), "A and B have the same K");
                 for column in (0..NR).step_by(COLUMNS) {
                     for row in (0..MR).step_by(ROWS) {
                         let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
                         for (a, b) in a.iter().zip(b) {
-                            let b = &b[2 * column..2 * (column + COLUMNS)];
-                            let b = [load_i16(&b[..16]), load_i16(&b[16..])];
+                            let b = &b[column..column + COLUMNS];
+                            let b = [load_pairs(&b[..8]), load_pairs(&b[8..])];
                             for (sums, &a) in sums.iter_mut().zip(&a[row..row + ROWS]) {
                                 let $a = _mm256_set1_epi32(a);
                                 for ($sum, $b) in sums.iter_mut().zip(b) {
@@ -102,9 +102,9 @@ fn store(tile: &mut Tile<'_>, row: usize, column: usize, sums: [__m256; 2]) {
 }
 
 #[target_feature(enable = "avx2")]
-fn load_i16(from: &[i16]) -> __m256i {
-    assert!(from.len() == 16);
-    // SAFETY: `from` is 16 integers of 16 bits, 32 bytes, which may be read; no alignment is asked for.
+fn load_pairs(from: &[i32]) -> __m256i {
+    assert!(from.len() == 8);
+    // SAFETY: `from` is 8 pairs, 32 bytes, which may be read; no alignment is asked for.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 

@@ -14,21 +14,21 @@ row_kernels!("avx2,fma,avx512f,avx512bw,avx512vl");
 pub(crate) static KERNELS: Kernels = table(dot_i16_madd);
 pub(crate) static KERNELS_VNNI: Kernels = table(dot_i16_vnni);
 
-const fn table(dot_i16: fn(&[i32], &[i16], Tile<'_>)) -> Kernels {
-    Kernels { dot_i16, dot_f32, normalize, quantize, rotate, silu_mul, softmax_block, scale, scale_outer }
+const fn table(dot_i16: fn(&[i32], &[i32], Tile<'_>)) -> Kernels {
+    Kernels { dot_i16, dot_f32, normalize, quantize, rotate, silu_mul, softmax_block, scale, scale_outer, add_scaled }
 }
 
 macro_rules! dot_i16 {
     ($name:ident, $features:literal, |$sum:ident, $a:ident, $b:ident| $dot:expr) => {
-        fn $name(a: &[i32], b: &[i16], tile: Tile<'_>) {
+        fn $name(a: &[i32], b: &[i32], tile: Tile<'_>) {
             #[target_feature(enable = $features)]
-            fn compiled(a: &[i32], b: &[i16], mut tile: Tile<'_>) {
+            fn compiled(a: &[i32], b: &[i32], mut tile: Tile<'_>) {
                 let (a, a_rest) = a.as_chunks::<MR>();
-                let (b, b_rest) = b.as_chunks::<{ 2 * NR }>();
+                let (b, b_rest) = b.as_chunks::<NR>();
                 assert!(a.len() == b.len() && a_rest.is_empty() && b_rest.is_empty(), "A and B have the same K");
                 let mut sums = [[_mm512_setzero_si512(); 2]; MR];
                 for (a, b) in a.iter().zip(b) {
-                    let b = [load_i16(&b[..NR]), load_i16(&b[NR..])];
+                    let b = [load_pairs(&b[..16]), load_pairs(&b[16..])];
                     for (sums, &a) in sums.iter_mut().zip(a) {
                         let $a = _mm512_set1_epi32(a);
                         for ($sum, $b) in sums.iter_mut().zip(b) {
@@ -91,9 +91,9 @@ fn store(tile: &mut Tile<'_>, row: usize, sums: [__m512; 2]) {
 }
 
 #[target_feature(enable = "avx512f")]
-fn load_i16(from: &[i16]) -> __m512i {
-    assert!(from.len() == 32);
-    // SAFETY: `from` is 32 integers of 16 bits, 64 bytes, which may be read; no alignment is asked for.
+fn load_pairs(from: &[i32]) -> __m512i {
+    assert!(from.len() == 16);
+    // SAFETY: `from` is 16 pairs, 64 bytes, which may be read; no alignment is asked for.
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 

@@ -12,8 +12,8 @@
 //!   broadcast;
 //! - B, `[K][NR]`: the columns of one panel side by side, two vectors of 512 bits.
 //!
-//! With integers one step covers two elements of K, which lie side by side: A is `[K/2][MR]` pairs and B is
-//! `[K/2][NR][2]`, the operands of `vpmaddwd` and of `vpdpwssd`.
+//! With integers one step covers two elements of K, which lie side by side in one `i32`: A is `[K/2][MR]` and B is
+//! `[K/2][NR]` such pairs, the operands of `vpmaddwd` and of `vpdpwssd`.
 //!
 //! 8 x 32 on 512 bits holds 16 sums in registers, four times the latency of a multiply-add, and 8 divides every block of
 //! rows that is in use here; 6 x 16, which fills the 16 registers of AVX2, does not. On 256 bits the tile is four
@@ -217,8 +217,8 @@ impl Tile<'_> {
 /// The inner loops of one instruction set. All lengths are checked inside, so that calling one is safe.
 pub(crate) struct Kernels {
     /// Integer product: `tile (+)= f32(A B)`. A is `[K/2][MR]`, each element a pair of `i16` with the first in the low
-    /// half; B is `[K/2][NR][2]`. The sum over this whole K must fit in `i32`: the caller cuts K accordingly.
-    pub(crate) dot_i16: fn(a: &[i32], b: &[i16], tile: Tile<'_>),
+    /// half; B is `[K/2][NR]` such pairs. The sum over this whole K must fit in `i32`: the caller cuts K accordingly.
+    pub(crate) dot_i16: fn(a: &[i32], b: &[i32], tile: Tile<'_>),
     /// Float product: `tile (+)= A B` with fused multiply-adds in the order of K. A is `[K][MR]`, B is `[K][NR]`.
     pub(crate) dot_f32: fn(a: &[f32], b: &[f32], tile: Tile<'_>),
     /// See [`rows::normalize`].
@@ -230,11 +230,13 @@ pub(crate) struct Kernels {
     /// See [`rows::silu_mul`].
     pub(crate) silu_mul: fn(gate_up: &Lanes, out: &mut [f32]),
     /// See [`rows::softmax_block`].
-    pub(crate) softmax_block: fn(scores: &mut [Lanes], first_key: u32, last_key: &[u32; NR], state: &mut rows::Softmax),
+    pub(crate) softmax_block: fn(scores: &mut [Lanes], first_key: u32, last_key: &[u32; NR], state: &mut Softmax),
     /// See [`rows::scale`].
     pub(crate) scale: fn(rows: &mut [Lanes], by: &Lanes),
     /// See [`rows::scale_outer`].
     pub(crate) scale_outer: fn(row: &mut [f32], by: f32, columns: &[f32]),
+    /// See [`rows::add_scaled`].
+    pub(crate) add_scaled: fn(row: &mut [f32], by: f32, other: &[f32]),
 }
 
 pub(crate) use rows::Softmax;
@@ -252,6 +254,7 @@ macro_rules! row_kernels {
         row_kernels!(@one $features softmax_block(scores: &mut [Lanes], first_key: u32, last_key: &[u32; NR], state: &mut rows::Softmax));
         row_kernels!(@one $features scale(rows: &mut [Lanes], by: &Lanes));
         row_kernels!(@one $features scale_outer(row: &mut [f32], by: f32, columns: &[f32]));
+        row_kernels!(@one $features add_scaled(row: &mut [f32], by: f32, other: &[f32]));
     };
     (@one $features:literal $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
         fn $name($($argument: $type),*) $(-> $result)? {

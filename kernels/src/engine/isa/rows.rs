@@ -164,6 +164,12 @@ pub(super) fn scale_outer(row: &mut [f32], by: f32, columns: &[f32]) {
     row.iter_mut().zip(columns).for_each(|(x, column)| *x *= by * column);
 }
 
+/// `row[i] = row[i] + by * other[i]`, in one rounding.
+#[inline(always)]
+pub(super) fn add_scaled(row: &mut [f32], by: f32, other: &[f32]) {
+    row.iter_mut().zip(other).for_each(|(x, &other)| *x = by.mul_add(other, *x));
+}
+
 /// `e^x` for the two uses here: within 2 units in the last place from -87 up to 88, 0 below, infinite above.
 ///
 /// `x = n ln 2 + r` with |r| at most `ln 2 / 2`, where six terms of the series leave 2e-8 (minimax coefficients of

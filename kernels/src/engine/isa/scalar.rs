@@ -12,18 +12,20 @@ pub(crate) static KERNELS: Kernels = Kernels {
     softmax_block: rows::softmax_block,
     scale: rows::scale,
     scale_outer: rows::scale_outer,
+    add_scaled: rows::add_scaled,
 };
 
-fn dot_i16(a: &[i32], b: &[i16], mut tile: Tile<'_>) {
+fn dot_i16(a: &[i32], b: &[i32], mut tile: Tile<'_>) {
     let (a, a_rest) = a.as_chunks::<MR>();
-    let (b, b_rest) = b.as_chunks::<{ 2 * NR }>();
+    let (b, b_rest) = b.as_chunks::<NR>();
     assert!(a.len() == b.len() && a_rest.is_empty() && b_rest.is_empty(), "A and B have the same K");
     for row in 0..MR {
         let mut sums = [0_i32; NR];
         for (a, b) in a.iter().zip(b) {
             let [low, high] = halves(a[row]);
-            for (sum, pair) in sums.iter_mut().zip(b.as_chunks::<2>().0) {
-                *sum = sum.wrapping_add(low * i32::from(pair[0])).wrapping_add(high * i32::from(pair[1]));
+            for (sum, &b) in sums.iter_mut().zip(b) {
+                let b = halves(b);
+                *sum = sum.wrapping_add(low * b[0]).wrapping_add(high * b[1]);
             }
         }
         let accumulate = tile.accumulate;

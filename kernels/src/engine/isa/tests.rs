@@ -33,9 +33,10 @@ fn an_integer_tile_is_the_exact_sum() {
             let a: Vec<[i16; 2]> = noise(1, 2 * steps * MR).chunks(2).map(|x| [value(x[0], 4095.0), value(x[1], 4095.0)]).collect();
             let b: Vec<i16> = noise(2, 2 * steps * NR).into_iter().map(|x| value(x, 2047.0)).collect();
             let pairs: Vec<i32> = a.iter().map(|&[low, high]| i32::from(low) & 0xffff | i32::from(high) << 16).collect();
+            let b_pairs: Vec<i32> = b.as_chunks::<2>().0.iter().map(|&[low, high]| i32::from(low) & 0xffff | i32::from(high) << 16).collect();
             let before = noise(3, MR * stride);
             let mut sums = before.clone();
-            (kernels.dot_i16)(&pairs, &b, Tile { sums: &mut sums, stride, accumulate });
+            (kernels.dot_i16)(&pairs, &b_pairs, Tile { sums: &mut sums, stride, accumulate });
             for row in 0..MR {
                 for column in 0..stride {
                     let at = row * stride + column;
@@ -60,8 +61,8 @@ fn an_integer_tile_holds_the_greatest_sum() {
         for (a, b) in [(4095, 2047), (-4095, 2047), (-4095, -2047)] {
             let pairs = vec![a & 0xffff | a << 16; 128 * MR];
             let mut sums = vec![0.0; MR * NR];
-            let b_lanes = vec![i16::try_from(b).unwrap(); 128 * 2 * NR];
-            (kernels.dot_i16)(&pairs, &b_lanes, Tile { sums: &mut sums, stride: NR, accumulate: false });
+            let b_pairs = vec![b & 0xffff | b << 16; 128 * NR];
+            (kernels.dot_i16)(&pairs, &b_pairs, Tile { sums: &mut sums, stride: NR, accumulate: false });
             assert_eq!(sums, vec![(a * b * 256) as f32; MR * NR], "{isa}");
         }
     });
@@ -102,6 +103,7 @@ fn rows_are_the_scalar_ones_bit_for_bit() {
             };
             both(&|k| { let mut x = row.clone(); (k.normalize)(&mut x, &gain, 1e-6); x }, "normalize");
             both(&|k| { let mut x = row.clone(); (k.scale_outer)(&mut x, 0.3, &gain); x }, "scale_outer");
+            both(&|k| { let mut x = row.clone(); (k.add_scaled)(&mut x, 0.3, &gain); x }, "add_scaled");
             both(&|k| { let mut x = row.clone(); (k.rotate)(&mut x, &gain[..length / 2], &gain[length / 2..]); x }, "rotate");
             both(&|k| {
                 let mut pairs = vec![0; length / 2];

@@ -1,0 +1,162 @@
+//! The weights of a network as the passes want them: packed, fused, and with the adapter in them.
+
+use crate::bundle::{Config, Layer, Projection, Tensor};
+use crate::engine::Threads;
+use crate::engine::isa::{Kernels, NR};
+use crate::engine::kv::HeadLayout;
+use crate::engine::matrix::{Matrix, Precision};
+
+/// Columns of the feed-forward block in one panel of `gate_up`: half gate, half up, so that the epilogue of a tile has
+/// both.
+pub(crate) const GATES: usize = NR / 2;
+
+/// One layer, packed.
+pub(crate) struct PackedLayer {
+    pub(crate) input_layernorm: Vec<f32>,
+    /// Queries, keys and values: units of whole heads (see [`HeadLayout`]), three sections.
+    pub(crate) qkv: Matrix,
+    /// Already multiplied with `1 / sqrt(E)`, the scale of the scores.
+    pub(crate) q_norm: Vec<f32>,
+    pub(crate) k_norm: Vec<f32>,
+    pub(crate) o_proj: Matrix,
+    pub(crate) post_attention_layernorm: Vec<f32>,
+    /// Panels of [`GATES`] gate columns and the same of up.
+    pub(crate) gate_up: Matrix,
+    pub(crate) down_proj: Matrix,
+}
+
+/// The precision of each matrix of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerPrecision {
+    /// Of queries, keys and values.
+    pub qkv: Precision,
+    /// Of the output projection.
+    pub o_proj: Precision,
+    /// Of gate and up.
+    pub gate_up: Precision,
+    /// Of down.
+    pub down_proj: Precision,
+}
+
+impl LayerPrecision {
+    /// One for all four.
+    #[must_use]
+    pub const fn all(precision: Precision) -> Self {
+        Self { qkv: precision, o_proj: precision, gate_up: precision, down_proj: precision }
+    }
+}
+
+impl PackedLayer {
+    /// Packs a layer, with whatever adapter hangs on it.
+    pub(crate) fn pack(
+        kernels: &Kernels,
+        pool: &Threads,
+        config: &Config,
+        layer: &Layer,
+        precision: LayerPrecision,
+    ) -> Self {
+        let layout = HeadLayout::new(config);
+        let (qkv, o_proj) = pack_attention(kernels, pool, config, layer, precision);
+        let intermediate = config.intermediate_size;
+        let gate_up = pack(kernels, pool, intermediate.div_ceil(GATES) * NR, config.hidden_size, precision.gate_up, |column, into| {
+            let (panel, place) = (column / NR, column % NR);
+            let row = panel * GATES + place % GATES;
+            let tensor = if place < GATES { &layer.gate_proj } else { &layer.up_proj };
+            if row < intermediate {
+                tensor.read(row, 0, into);
+            }
+        });
+        let down_proj = pack(kernels, pool, config.hidden_size, intermediate, precision.down_proj, |column, into| {
+            if column < layer.down_proj.rows {
+                layer.down_proj.read(column, 0, into);
+            }
+        });
+        let scale = 1.0 / (layout.head_dim as f32).sqrt();
+        Self {
+            input_layernorm: layer.input_layernorm.to_vec(),
+            qkv,
+            q_norm: layer.q_norm.to_vec().into_iter().map(|x| x * scale).collect(),
+            k_norm: layer.k_norm.to_vec(),
+            o_proj,
+            post_attention_layernorm: layer.post_attention_layernorm.to_vec(),
+            gate_up,
+            down_proj,
+        }
+    }
+}
+
+/// Packs the four projections that an adapter may change: all that a change of adapter must redo.
+pub(crate) fn pack_attention(
+    kernels: &Kernels,
+    pool: &Threads,
+    config: &Config,
+    layer: &Layer,
+    precision: LayerPrecision,
+) -> (Matrix, Matrix) {
+    let layout = HeadLayout::new(config);
+    let unit = layout.unit_columns();
+    let query_columns = layout.units(config.num_attention_heads) * unit;
+    let key_columns = layout.units(config.num_key_value_heads) * unit;
+    let [q, k, v, o] = [&layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj].map(FoldedRows::new);
+    let columns = query_columns + 2 * key_columns;
+    let qkv = pack(kernels, pool, columns, config.hidden_size, precision.qkv, |column, into| {
+        let (rows, row) = match column.checked_sub(query_columns) {
+            None => (&q, column),
+            Some(column) => match column.checked_sub(key_columns) {
+                None => (&k, column),
+                Some(column) => (&v, column),
+            },
+        };
+        rows.read(kernels, row, into);
+    });
+    let o_proj = pack(kernels, pool, config.hidden_size, config.query_size(), precision.o_proj, |column, into| {
+        o.read(kernels, column, into);
+    });
+    (qkv, o_proj)
+}
+
+/// Packs a matrix on all threads; `read` gets a column and zeros for its K elements, some of which may be padding.
+fn pack(
+    kernels: &Kernels,
+    pool: &Threads,
+    columns: usize,
+    depth: usize,
+    precision: Precision,
+    read: impl Fn(usize, &mut [f32]) + Sync,
+) -> Matrix {
+    let mut matrix = Matrix::zeroed(columns, depth, precision);
+    pool.for_each(matrix.panels_mut().into_iter().enumerate(), &|| false, |scratch, (panel, mut out)| {
+        out.fill(kernels, &mut scratch.pack, |place, into| read(panel * NR + place, &mut into[..depth]));
+    });
+    matrix
+}
+
+/// The rows of a projection with its adapter added: `W + scale B A`, in `f32`, rounded to `f32` as it is summed up and to
+/// the matrix's precision once.
+struct FoldedRows<'a> {
+    weight: &'a Tensor,
+    /// A `[R, in]`, B, and the scale.
+    lora: Option<(Vec<f32>, &'a Tensor, f32)>,
+}
+
+impl<'a> FoldedRows<'a> {
+    fn new(projection: &'a Projection) -> Self {
+        let lora = projection.lora.as_ref().map(|lora| (lora.a.to_vec(), &lora.b, lora.scale));
+        Self { weight: &projection.weight, lora }
+    }
+
+    /// Reads a row; leaves `into` alone if there is none.
+    fn read(&self, kernels: &Kernels, row: usize, into: &mut [f32]) {
+        if row >= self.weight.rows {
+            return;
+        }
+        self.weight.read(row, 0, into);
+        if let Some((a, b, scale)) = &self.lora {
+            for (rank, a) in a.chunks_exact(self.weight.columns).enumerate() {
+                let mut element = [0.0];
+                b.read(row, rank, &mut element);
+                (kernels.add_scaled)(into, scale * element[0], a);
+            }
+        }
+    }
+}

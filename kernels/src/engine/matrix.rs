@@ -1,0 +1,225 @@
+//! Weights, packed for the tile, and their product with packed activations.
+
+use std::ops::Range;
+
+use crate::engine::activations::{Activations, Packed};
+use crate::engine::aligned::Aligned;
+use crate::engine::isa::{Kernels, MR, NR, Tile};
+
+/// How the numbers of one matrix product are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// 32-bit floats: exact weights, exact inputs.
+    Float,
+    /// Integers of so many bits, sign included, in 16-bit lanes: weights scaled by row, inputs by token.
+    Integer {
+        /// Bits of a weight.
+        weight_bits: u32,
+        /// Bits of an input.
+        activation_bits: u32,
+    },
+}
+
+impl Precision {
+    /// What a matrix gets unless that is measured to be too coarse: 12-bit weights, 13-bit inputs. The 13th bit is free,
+    /// since sums over 256 elements still fit in 32 bits: `2047 * 4095 * 256 < 2^31`.
+    pub const STANDARD: Self = Self::Integer { weight_bits: 12, activation_bits: 13 };
+
+    /// From the fastest to the most exact: each step halves the rounding of weights and inputs and quarters the length of
+    /// an integer sum, down to 16 elements, where the conversions cost about what they save over floats.
+    pub const LADDER: [Self; 4] = [
+        Self::STANDARD,
+        Self::Integer { weight_bits: 13, activation_bits: 14 },
+        Self::Integer { weight_bits: 14, activation_bits: 15 },
+        Self::Float,
+    ];
+
+    /// Elements of K whose products always fit in a sum of 32 bits: `2^(w-1) * 2^(a-1) * length <= 2^31`, and neither
+    /// factor reaches its power of two.
+    const fn integer_sum(weight_bits: u32, activation_bits: u32) -> usize {
+        1 << (33 - weight_bits - activation_bits)
+    }
+}
+
+/// The greatest integer of so many bits, sign included.
+pub(crate) const fn greatest(bits: u32) -> f32 {
+    ((1 << (bits - 1)) - 1) as f32
+}
+
+/// Elements of K of one panel that stay in the first cache while the rows pass by: 16 KB of pairs, 32 KB of floats.
+const K_BLOCK: usize = 256;
+
+/// W `[N, K]`, transposed and cut into panels of [`NR`] columns: `[N/NR][K][NR]`, or `[N/NR][K/2][NR]` pairs.
+pub(crate) struct Matrix {
+    /// N, a multiple of [`NR`]; missing columns are zero.
+    pub(crate) columns: usize,
+    /// K, a multiple of [`NR`]; missing elements are zero.
+    pub(crate) depth: usize,
+    pub(crate) body: Body,
+}
+
+pub(crate) enum Body {
+    Float(Aligned<f32>),
+    Integer {
+        pairs: Aligned<i32>,
+        /// One a column: `weight = scale * integer`.
+        scales: Aligned<f32>,
+        weight_bits: u32,
+        activation_bits: u32,
+    },
+}
+
+impl Matrix {
+    /// A matrix of zeros, to be filled panel by panel.
+    pub(crate) fn zeroed(columns: usize, depth: usize, precision: Precision) -> Self {
+        let (columns, depth) = (columns.next_multiple_of(NR), depth.next_multiple_of(NR));
+        let body = match precision {
+            Precision::Float => Body::Float(Aligned::zeroed(columns * depth)),
+            Precision::Integer { weight_bits, activation_bits } => Body::Integer {
+                pairs: Aligned::zeroed(columns * depth / 2),
+                scales: Aligned::zeroed(columns),
+                weight_bits,
+                activation_bits,
+            },
+        };
+        Self { columns, depth, body }
+    }
+
+    /// The precision that it was packed with.
+    pub(crate) fn precision(&self) -> Precision {
+        match self.body {
+            Body::Float(_) => Precision::Float,
+            Body::Integer { weight_bits, activation_bits, .. } => Precision::Integer { weight_bits, activation_bits },
+        }
+    }
+
+    /// Number of panels.
+    pub(crate) fn panels(&self) -> usize {
+        self.columns / NR
+    }
+
+    /// Every panel, to be filled, also by several threads.
+    pub(crate) fn panels_mut(&mut self) -> Vec<PanelMut<'_>> {
+        let depth = self.depth;
+        match &mut self.body {
+            Body::Float(elements) => elements.chunks_exact_mut(depth * NR).map(PanelMut::Float).collect(),
+            Body::Integer { pairs, scales, weight_bits, .. } => {
+                let weight_bits = *weight_bits;
+                let panels = pairs.chunks_exact_mut(depth / 2 * NR).zip(scales.chunks_exact_mut(NR));
+                panels.map(|(pairs, scales)| PanelMut::Integer { pairs, scales, weight_bits }).collect()
+            }
+        }
+    }
+
+    /// `out[row][column] = a[row] . W[column]` for some rows of A, from a multiple of [`MR`] on, and some panels.
+    ///
+    /// `out` is `[rows, panels * NR]` with the rows rounded up to [`MR`]. The sum of an element is over K in one order,
+    /// whatever the rows and panels are.
+    pub(crate) fn multiply(
+        &self,
+        kernels: &Kernels,
+        a: &Activations,
+        rows: Range<usize>,
+        panels: Range<usize>,
+        out: &mut [f32],
+    ) {
+        debug_assert!(rows.start.is_multiple_of(MR) && a.depth == self.depth);
+        let stride = panels.len() * NR;
+        let row_panels = rows.start / MR..rows.end.div_ceil(MR);
+        for (index, panel) in panels.clone().enumerate() {
+            for k_start in (0..self.depth).step_by(K_BLOCK) {
+                let k_block = k_start..self.depth.min(k_start + K_BLOCK);
+                for (row_panel, out) in row_panels.clone().zip(out.chunks_mut(MR * stride)) {
+                    let out = &mut out[index * NR..];
+                    self.multiply_tile(kernels, a, row_panel, panel, k_block.clone(), out, stride);
+                }
+            }
+        }
+        if let (Body::Integer { scales, .. }, Packed::Integer { scales: a_scales, .. }) = (&self.body, &a.packed) {
+            let columns = &scales[panels.start * NR..panels.end * NR];
+            for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
+                (kernels.scale_outer)(out, a_scales[row], columns);
+            }
+        }
+    }
+
+    /// One tile, over one block of K.
+    #[expect(clippy::too_many_arguments, reason = "one step of the loops above, which it shares its names with")]
+    fn multiply_tile(
+        &self,
+        kernels: &Kernels,
+        a: &Activations,
+        row_panel: usize,
+        panel: usize,
+        k_block: Range<usize>,
+        sums: &mut [f32],
+        stride: usize,
+    ) {
+        let accumulate = k_block.start > 0;
+        match (&self.body, &a.packed) {
+            (Body::Float(weights), Packed::Float(a)) => {
+                let part = |width| {
+                    let start = self.depth * width;
+                    move |panel| start * panel + k_block.start * width..start * panel + k_block.end * width
+                };
+                let (a, b) = (&a[part.clone()(MR)(row_panel)], &weights[part(NR)(panel)]);
+                (kernels.dot_f32)(a, b, Tile { sums, stride, accumulate });
+            }
+            (Body::Integer { pairs, weight_bits, activation_bits, .. }, Packed::Integer { pairs: a, .. }) => {
+                let step = Precision::integer_sum(*weight_bits, *activation_bits);
+                let mut accumulate = accumulate;
+                for k_start in k_block.clone().step_by(step) {
+                    let (start, end) = (k_start / 2, k_block.end.min(k_start + step) / 2);
+                    let part = |width: usize, panel: usize| {
+                        let base = self.depth / 2 * panel;
+                        (base + start) * width..(base + end) * width
+                    };
+                    let (a, b) = (&a[part(MR, row_panel)], &pairs[part(NR, panel)]);
+                    (kernels.dot_i16)(a, b, Tile { sums, stride, accumulate });
+                    accumulate = true;
+                }
+            }
+            _ => unreachable!("activations are packed for the precision of the matrix"),
+        }
+    }
+}
+
+/// One panel of a matrix that is being packed: [`NR`] columns.
+pub(crate) enum PanelMut<'a> {
+    Float(&'a mut [f32]),
+    Integer { pairs: &'a mut [i32], scales: &'a mut [f32], weight_bits: u32 },
+}
+
+impl PanelMut<'_> {
+    /// Packs the columns that `read` fills: it gets a column's place in the panel and zeros for its K elements, and
+    /// leaves them where the column does not exist. `row` is scratch.
+    pub(crate) fn fill(&mut self, kernels: &Kernels, row: &mut PackScratch, mut read: impl FnMut(usize, &mut [f32])) {
+        match self {
+            Self::Float(elements) => {
+                let row = row.row.reserve(elements.len() / NR);
+                for column in 0..NR {
+                    row.fill(0.0);
+                    read(column, row);
+                    elements.iter_mut().skip(column).step_by(NR).zip(row.iter()).for_each(|(to, from)| *to = *from);
+                }
+            }
+            Self::Integer { pairs, scales, weight_bits } => {
+                let depth = pairs.len() / NR * 2;
+                let (row, integers) = (row.row.reserve(depth), row.pairs.reserve(depth / 2));
+                for (column, scale) in scales.iter_mut().enumerate() {
+                    row.fill(0.0);
+                    read(column, row);
+                    *scale = (kernels.quantize)(row, greatest(*weight_bits), integers);
+                    pairs.iter_mut().skip(column).step_by(NR).zip(integers.iter()).for_each(|(to, from)| *to = *from);
+                }
+            }
+        }
+    }
+}
+
+/// One row on its way into a panel.
+#[derive(Default)]
+pub(crate) struct PackScratch {
+    pub(crate) row: Aligned<f32>,
+    pub(crate) pairs: Aligned<i32>,
+}
