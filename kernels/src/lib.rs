@@ -35,4 +35,5 @@ mod sys;
 
 pub use bundle::{BundleError, BundleSource, Config};
 pub use cpu::{Adapter, CpuNetwork, Options};
+pub use engine::{Engine, EngineError, EngineOptions, Isa, IsaError, Precision};
 pub use network::{ActionHeads, ComparatorHeads, ForwardError, Network, Stop};

@@ -14,12 +14,14 @@ mod kv;
 mod layer;
 mod matrix;
 mod network;
+mod peak;
 mod pool;
 mod rope;
 
 pub use isa::{Isa, IsaError};
 pub use layer::LayerPrecision;
 pub use matrix::Precision;
+pub use peak::Peak;
 pub use network::{Engine, EngineError, EngineOptions};
 
 /// The threads of an engine.

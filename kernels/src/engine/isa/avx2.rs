@@ -7,15 +7,15 @@ use std::arch::x86_64::{
     _mm256_setzero_si256, _mm256_storeu_ps,
 };
 
-use super::{Kernels, MR, Tile, row_kernels};
+use super::{CHAINS, Kernels, MR, Tile, row_kernels};
 
 row_kernels!("avx2,fma");
 
-pub(crate) static KERNELS: Kernels = table(dot_i16_madd);
-pub(crate) static KERNELS_VNNI: Kernels = table(dot_i16_vnni);
+pub(crate) static KERNELS: Kernels = table(dot_i16_madd, burn_i16_madd);
+pub(crate) static KERNELS_VNNI: Kernels = table(dot_i16_vnni, burn_i16_vnni);
 
-const fn table(dot_i16: fn(&[i32], &[i32], Tile<'_>)) -> Kernels {
-    Kernels { dot_i16, dot_f32, normalize, quantize, rotate, silu_mul, softmax_block, scale, scale_outer, add_scaled }
+const fn table(dot_i16: fn(&[i32], &[i32], Tile<'_>), burn_i16: fn(u32) -> f32) -> Kernels {
+    Kernels { dot_i16, dot_f32, burn_i16, burn_f32, vector: 8, normalize, quantize, rotate, silu_mul, softmax_block, scale, scale_outer, add_scaled }
 }
 
 /// Columns of a quarter tile: two vectors. [`ROWS`] times two sums and two vectors of B fit in 16 registers.
@@ -24,7 +24,7 @@ const COLUMNS: usize = 16;
 const ROWS: usize = 4;
 
 macro_rules! dot_i16 {
-    ($name:ident, $features:literal, |$sum:ident, $a:ident, $b:ident| $dot:expr) => {
+    ($name:ident, $burn:ident, $features:literal, |$sum:ident, $a:ident, $b:ident| $dot:expr) => {
         fn $name(a: &[i32], b: &[i32], tile: Tile<'_>) {
             #[target_feature(enable = $features)]
             fn compiled(a: &[i32], b: &[i32], mut tile: Tile<'_>) {
@@ -53,11 +53,32 @@ macro_rules! dot_i16 {
             // SAFETY: this table is only reached through `Isa::kernels`, which hands it out where these features are.
             unsafe { compiled(a, b, tile) }
         }
+
+        fn $burn(steps: u32) -> f32 {
+            #[target_feature(enable = $features)]
+            fn compiled(steps: u32) -> f32 {
+                let $b = _mm256_set1_epi32(std::hint::black_box(0x0002_0003));
+                let mut sums = [_mm256_setzero_si256(); CHAINS];
+                for _ in 0..steps {
+                    for $sum in &mut sums {
+                        // The sum is an operand too, so that no product is loop-invariant.
+                        let $a = *$sum;
+                        *$sum = $dot;
+                    }
+                }
+                let total = sums.into_iter().fold(_mm256_setzero_si256(), |a, b| _mm256_add_epi32(a, b));
+                let mut lanes = [0.0; 8];
+                store_f32(&mut lanes, _mm256_cvtepi32_ps(total));
+                lanes[0]
+            }
+            // SAFETY: as above.
+            unsafe { compiled(steps) }
+        }
     };
 }
 
-dot_i16!(dot_i16_madd, "avx2,fma", |sum, a, b| _mm256_add_epi32(*sum, _mm256_madd_epi16(a, b)));
-dot_i16!(dot_i16_vnni, "avx2,fma,avxvnni", |sum, a, b| _mm256_dpwssd_avx_epi32(*sum, a, b));
+dot_i16!(dot_i16_madd, burn_i16_madd, "avx2,fma", |sum, a, b| _mm256_add_epi32(*sum, _mm256_madd_epi16(a, b)));
+dot_i16!(dot_i16_vnni, burn_i16_vnni, "avx2,fma,avxvnni", |sum, a, b| _mm256_dpwssd_avx_epi32(*sum, a, b));
 
 fn dot_f32(a: &[f32], b: &[f32], tile: Tile<'_>) {
     #[target_feature(enable = "avx2,fma")]
@@ -88,6 +109,25 @@ fn dot_f32(a: &[f32], b: &[f32], tile: Tile<'_>) {
     unsafe { compiled(a, b, tile) }
 }
 
+fn burn_f32(steps: u32) -> f32 {
+    #[target_feature(enable = "avx2,fma")]
+    fn compiled(steps: u32) -> f32 {
+        let [a, b] = std::hint::black_box([0.5, 0.25]).map(|x| _mm256_set1_ps(x));
+        let mut sums = [_mm256_setzero_ps(); CHAINS];
+        for _ in 0..steps {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, a, b);
+            }
+        }
+        let total = sums.into_iter().fold(_mm256_setzero_ps(), |a, b| _mm256_add_ps(a, b));
+        let mut lanes = [0.0; 8];
+        store_f32(&mut lanes, total);
+        lanes[0]
+    }
+    // SAFETY: as above.
+    unsafe { compiled(steps) }
+}
+
 /// Writes or adds sixteen sums of one row.
 #[target_feature(enable = "avx2")]
 fn store(tile: &mut Tile<'_>, row: usize, column: usize, sums: [__m256; 2]) {
@@ -96,9 +136,14 @@ fn store(tile: &mut Tile<'_>, row: usize, column: usize, sums: [__m256; 2]) {
         if accumulate {
             sum = _mm256_add_ps(load_f32(out), sum);
         }
-        // SAFETY: `out` is 8 floats, 32 bytes, which may be written; no alignment is asked for.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), sum) };
+        store_f32(out, sum);
     }
+}
+
+#[target_feature(enable = "avx2")]
+fn store_f32(out: &mut [f32; 8], x: __m256) {
+    // SAFETY: `out` is 8 floats, 32 bytes, which may be written; no alignment is asked for.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) };
 }
 
 #[target_feature(enable = "avx2")]

@@ -36,6 +36,10 @@ pub(crate) const MR: usize = 8;
 /// Columns of a tile.
 pub(crate) const NR: usize = 32;
 
+/// Chains of multiply-adds in a measurement of the peak: more than latency times units of any processor here, and with
+/// their two operands no more than 16 registers.
+pub(crate) const CHAINS: usize = 12;
+
 /// One value for each column of a tile.
 pub(crate) type Lanes = [f32; NR];
 
@@ -221,6 +225,12 @@ pub(crate) struct Kernels {
     pub(crate) dot_i16: fn(a: &[i32], b: &[i32], tile: Tile<'_>),
     /// Float product: `tile (+)= A B` with fused multiply-adds in the order of K. A is `[K][MR]`, B is `[K][NR]`.
     pub(crate) dot_f32: fn(a: &[f32], b: &[f32], tile: Tile<'_>),
+    /// Runs `steps` steps of [`CHAINS`] independent integer multiply-adds on registers alone.
+    pub(crate) burn_i16: fn(steps: u32) -> f32,
+    /// The same with floats.
+    pub(crate) burn_f32: fn(steps: u32) -> f32,
+    /// Numbers in a vector of 32 bits each.
+    pub(crate) vector: usize,
     /// See [`rows::normalize`].
     pub(crate) normalize: fn(row: &mut [f32], gain: &[f32], eps: f32),
     /// See [`rows::quantize`].

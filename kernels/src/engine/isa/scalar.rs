@@ -1,10 +1,13 @@
 //! The portable table: no intrinsics, and the meaning of every other table.
 
-use super::{Kernels, MR, NR, Tile, rows};
+use super::{CHAINS, Kernels, MR, NR, Tile, rows};
 
 pub(crate) static KERNELS: Kernels = Kernels {
     dot_i16,
     dot_f32,
+    burn_i16,
+    burn_f32,
+    vector: 1,
     normalize: rows::normalize,
     quantize: rows::quantize,
     rotate: rows::rotate,
@@ -58,4 +61,26 @@ fn dot_f32(a: &[f32], b: &[f32], mut tile: Tile<'_>) {
             *out = if accumulate { *out + sum } else { sum };
         }
     }
+}
+
+fn burn_i16(steps: u32) -> f32 {
+    let [a, b] = std::hint::black_box([3_i32, 5]);
+    let mut sums = [0_i32; CHAINS];
+    for _ in 0..steps {
+        for sum in &mut sums {
+            *sum = sum.wrapping_mul(a).wrapping_add(b);
+        }
+    }
+    sums.into_iter().fold(0, i32::wrapping_add) as f32
+}
+
+fn burn_f32(steps: u32) -> f32 {
+    let [a, b] = std::hint::black_box([0.5_f32, 0.25]);
+    let mut sums = [0.0_f32; CHAINS];
+    for _ in 0..steps {
+        for sum in &mut sums {
+            *sum = *sum * a + b;
+        }
+    }
+    sums.into_iter().sum()
 }

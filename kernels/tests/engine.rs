@@ -1,0 +1,141 @@
+//! The fast engine against Hugging Face's numbers and against itself: what may change no bit, changes none.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test asserts by panicking, in its helpers too")]
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use tack_core::HeadOutputs;
+use tack_kernels::{Adapter, BundleSource, Engine, EngineOptions, Isa, Network, Precision, Stop};
+
+const CASES: [&str; 7] = ["plain", "wide_heads", "one_kv_head", "theta", "bf16", "f16", "sharded"];
+const LENGTHS: [usize; 9] = [1, 2, 17, 63, 64, 65, 255, 256, 257];
+
+/// Relative L2 error of the hidden state and of the ten outputs with exact weights and inputs.
+const FLOAT_LIMIT: f64 = 1e-5;
+
+/// The same with the standard integers. The full shape has a limit of 6e-3; these checkpoints are 32 to 64 wide, so fewer
+/// roundings average out, and they have a single outlier in a row of weights more often.
+const INTEGER_LIMIT: f64 = 6e-3;
+
+fn golden(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(case)
+}
+
+/// Token i of the script's formula.
+fn tokens(length: usize, vocab_size: usize) -> Vec<u32> {
+    (0..length).map(|i| u32::try_from((7919 * i + 13) % vocab_size).unwrap()).collect()
+}
+
+fn load(case: &str, options: EngineOptions) -> Engine {
+    Engine::load(&BundleSource::directory(golden(case)), options).unwrap()
+}
+
+fn options(precision: Precision) -> EngineOptions {
+    EngineOptions { precision, threads: NonZeroUsize::new(2).unwrap(), ..EngineOptions::default() }
+}
+
+fn expected(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
+    let tensor = file.tensor(name).unwrap_or_else(|_| panic!("expected.safetensors has no {name}"));
+    tensor.data().as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let square = |x: f64| x * x;
+    let difference: f64 = found.iter().zip(expected).map(|(&f, &e)| square(f64::from(f) - f64::from(e))).sum();
+    (difference / expected.iter().map(|&e| square(f64::from(e))).sum::<f64>()).sqrt()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+fn check_goldens(precision: Precision, limit: f64) {
+    let mut worst = (0.0, String::new());
+    for case in CASES {
+        let bytes = std::fs::read(golden(case).join("expected.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        for (adapter, weights) in [(Adapter::None, "base"), (Adapter::Folded, "adapted")] {
+            let mut engine = load(case, EngineOptions { adapter, ..options(precision) });
+            for length in LENGTHS {
+                let name = format!("{weights}.f32.{length}");
+                let hidden = engine.hidden(&tokens(length, engine.config().vocab_size), Stop::never()).unwrap();
+                let HeadOutputs { success_logits, cost_preactivations } = engine.outputs(&hidden);
+                let outputs = [success_logits.0, cost_preactivations.0].concat();
+                let part = |part| expected(&file, &format!("{name}.{part}"));
+                for (what, found, expected) in [
+                    ("hidden", hidden, part("hidden")),
+                    ("outputs", outputs, [part("success"), part("cost")].concat()),
+                ] {
+                    let error = relative_error(&found, &expected);
+                    let line = format!("{case}, {name}, {what}: relative L2 {error:.2e} of {limit:.0e}");
+                    assert!(error <= limit, "{line}"); // false for NaN
+                    if error > worst.0 {
+                        worst = (error, line);
+                    }
+                }
+            }
+        }
+    }
+    println!("{}", worst.1);
+}
+
+#[test]
+fn exact_products_agree_with_transformers_and_peft() {
+    check_goldens(Precision::Float, FLOAT_LIMIT);
+}
+
+#[test]
+fn integer_products_agree_with_transformers_and_peft() {
+    check_goldens(Precision::STANDARD, INTEGER_LIMIT);
+}
+
+#[test]
+fn each_step_of_the_ladder_is_more_exact() {
+    let bytes = std::fs::read(golden("plain").join("expected.safetensors")).unwrap();
+    let expected = expected(&SafeTensors::deserialize(&bytes).unwrap(), "adapted.f32.257.hidden");
+    let errors = Precision::LADDER.map(|precision| {
+        let mut engine = load("plain", options(precision));
+        let vocab_size = engine.config().vocab_size;
+        relative_error(&engine.hidden(&tokens(257, vocab_size), Stop::never()).unwrap(), &expected)
+    });
+    println!("{errors:?}");
+    assert!(errors.is_sorted_by(|coarse, fine| coarse > fine), "{errors:?}");
+}
+
+#[test]
+fn neither_threads_nor_instructions_change_a_bit() {
+    for precision in [Precision::STANDARD, Precision::Float] {
+        for case in ["plain", "wide_heads"] {
+            let mut first = load(case, EngineOptions { threads: NonZeroUsize::MIN, ..options(precision) });
+            let tokens = tokens(257, first.config().vocab_size);
+            let expected = bits(&first.hidden(&tokens, Stop::never()).unwrap());
+            for isa in Isa::available() {
+                for threads in [1, 2, 5] {
+                    let threads = NonZeroUsize::new(threads).unwrap();
+                    let mut engine = load(case, EngineOptions { threads, isa: Some(isa), ..options(precision) });
+                    for _ in 0..3 {
+                        let found = bits(&engine.hidden(&tokens, Stop::never()).unwrap());
+                        assert_eq!(found, expected, "{case}, {precision:?}, {isa}, {threads} threads");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sequence_is_the_same_alone_and_in_company() {
+    for precision in [Precision::STANDARD, Precision::Float] {
+        let mut engine = load("plain", options(precision));
+        let vocab_size = engine.config().vocab_size;
+        let sequences: Vec<Vec<u32>> =
+            [1, 64, 7, 130, 65].into_iter().map(|length| tokens(length + 3, vocab_size)[3..].to_vec()).collect();
+        let alone: Vec<_> =
+            sequences.iter().map(|tokens| bits(&engine.hidden(tokens, Stop::never()).unwrap())).collect();
+        let batch: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
+        let together = engine.hidden_batch(&batch, Stop::never()).unwrap();
+        assert_eq!(together.iter().map(|hidden| bits(hidden)).collect::<Vec<_>>(), alone);
+    }
+}
