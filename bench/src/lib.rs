@@ -7,6 +7,7 @@
 //! Invariants: nothing is timed before it agreed with its peer on every input; a sample is a whole walk over the
 //! inputs, never less than a few microseconds, so that the clock's grain does not count.
 
+pub mod random_bundle;
 pub mod record;
 
 use std::time::{Duration, Instant};

@@ -31,6 +31,7 @@ pub mod bundle;
 pub mod cpu;
 pub mod engine;
 pub mod network;
+pub mod reference;
 mod sys;
 
 pub use bundle::{BundleError, BundleSource, Config};
