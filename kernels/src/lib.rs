@@ -36,5 +36,5 @@ mod sys;
 
 pub use bundle::{BundleError, BundleSource, Config};
 pub use cpu::{Adapter, CpuNetwork, Options};
-pub use engine::{Engine, EngineError, EngineOptions, Isa, IsaError, Precision};
+pub use engine::{Engine, EngineError, EngineOptions, Isa, IsaError, Precision, PrecisionPolicy};
 pub use network::{ActionHeads, ComparatorHeads, ForwardError, Network, Stop};

@@ -7,13 +7,16 @@ use crate::engine::Threads;
 
 /// A `[T, K]`, cut into panels of [`MR`] rows: `[T/MR][K][MR]`, or `[T/MR][K/2][MR]` pairs. Rows that fill up the last
 /// panel are zero.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Activations {
+    /// T.
+    pub(crate) rows: usize,
     /// K, as the matrix has it.
     pub(crate) depth: usize,
     pub(crate) packed: Packed,
 }
 
+#[derive(Clone)]
 pub(crate) enum Packed {
     Float(Aligned<f32>),
     Integer {
@@ -49,7 +52,7 @@ impl Activations {
     ) -> bool {
         let depth = matrix.depth;
         let panels = rows.div_ceil(MR);
-        self.depth = depth;
+        (self.rows, self.depth) = (rows, depth);
         let (items, most): (Vec<_>, f32) = match matrix.precision() {
             Precision::Float => {
                 if !matches!(self.packed, Packed::Float(_)) {
@@ -95,6 +98,15 @@ impl Activations {
                 }
             }
         })
+    }
+}
+
+impl Activations {
+    /// Reads a row back, as floats; only floats can be.
+    pub(crate) fn read(&self, row: usize, into: &mut [f32]) {
+        let Packed::Float(elements) = &self.packed else { unreachable!("integers are not read back") };
+        let panel = &elements[row / MR * MR * self.depth..][..MR * self.depth];
+        into.iter_mut().zip(panel.iter().skip(row % MR).step_by(MR)).for_each(|(to, from)| *to = *from);
     }
 }
 

@@ -11,18 +11,17 @@ use crate::engine::aligned::Aligned;
 use crate::engine::attention::{Column, attend};
 use crate::engine::isa::{Kernels, MR, NR};
 use crate::engine::kv::{BLOCK, HeadLayout, KvSequence, Place, write_key, write_value};
-use crate::engine::layer::{GATES, PackedLayer};
+use crate::engine::layer::{GATES, PackedLayer, Role};
 use crate::engine::matrix::Matrix;
 use crate::engine::rope::Rope;
 use crate::network::{ForwardError, Stop};
 
-/// The packed network.
-pub(crate) struct Model {
+/// The network without its layers.
+pub(crate) struct Frame {
     pub(crate) config: Config,
     pub(crate) layout: HeadLayout,
     /// `[V, D]`, as and where it is stored: a pass reads a row a token.
     pub(crate) embed_tokens: Tensor,
-    pub(crate) layers: Vec<PackedLayer>,
     pub(crate) norm: Vec<f32>,
 }
 
@@ -61,7 +60,19 @@ pub(crate) struct Pass<'a> {
     pub(crate) kernels: &'a Kernels,
     pub(crate) pool: &'a Threads,
     pub(crate) stop: Stop<'a>,
-    pub(crate) model: &'a Model,
+    pub(crate) frame: &'a Frame,
+    /// Sees the inputs of each matrix, before they are multiplied.
+    pub(crate) observe: Option<Observer<'a>>,
+}
+
+/// See [`Pass::observe`].
+pub(crate) type Observer<'a> = &'a (dyn Fn(Role, &Activations) + Sync);
+
+/// The rows of a pass.
+pub(crate) struct Rows {
+    segments: Vec<Segment>,
+    /// Of all rows, those included whose queries nobody asks for.
+    places: Vec<Place>,
 }
 
 /// Bytes of packed rows that a thread multiplies with its panels at a time: a share of the second cache.
@@ -78,10 +89,20 @@ impl Pass<'_> {
     /// The last hidden state of each sequence, `[sequences][D]`, after the final norm. Their caches then hold every token.
     pub(crate) fn run(
         &self,
+        layers: &[PackedLayer],
         sequences: &mut [Sequence<'_>],
         workspace: &mut Workspace,
     ) -> Result<Vec<Vec<f32>>, ForwardError> {
-        let Model { config, layers, norm, embed_tokens, .. } = self.model;
+        let mut rows = self.begin(sequences, workspace);
+        for (index, layer) in layers.iter().enumerate() {
+            self.layer(index, layer, sequences, &mut rows, workspace)?;
+        }
+        Ok(self.finish(sequences.len(), workspace))
+    }
+
+    /// What comes before the layers.
+    pub(crate) fn begin(&self, sequences: &[Sequence<'_>], workspace: &mut Workspace) -> Rows {
+        let Frame { config, embed_tokens, .. } = self.frame;
         let width = config.hidden_size;
         let panels = width.div_ceil(NR);
 
@@ -91,9 +112,8 @@ impl Pass<'_> {
         let mut own_blocks = 0;
         for (sequence, Sequence { tokens, start, cache }) in sequences.iter().enumerate() {
             segments.push(Segment { sequence, first_row: places.len(), rows: tokens.len(), first_position: *start });
-            let first_block = own_blocks;
             places.extend((*start..*start + tokens.len()).map(|position| Place {
-                block: first_block + position / BLOCK - cache.shared.len(),
+                block: own_blocks + position / BLOCK - cache.shared.len(),
                 slot: position % BLOCK,
                 position,
             }));
@@ -111,37 +131,55 @@ impl Pass<'_> {
             embed_tokens.read(token as usize, 0, &mut embedding[..width]);
             scatter(&embedding, residual, rows, row);
         }
+        Rows { segments, places }
+    }
 
-        // 3. Each layer adds to it. Of the last, only the last row of each sequence is asked for.
-        let last = layers.len() - 1;
-        for (index, layer) in layers.iter().enumerate() {
-            self.heads_of_layer(index, layer, sequences, workspace, &places)?;
-            if index == last {
-                let wanted: Vec<usize> = segments.iter().map(|segment| segment.first_row + segment.rows - 1).collect();
-                keep_rows(&wanted, rows, &mut workspace.residual);
-                for (row, segment) in segments.iter_mut().enumerate() {
-                    segment.first_position += segment.rows - 1;
-                    (segment.first_row, segment.rows) = (row, 1);
-                }
-                let places: Vec<Place> = wanted.into_iter().map(|row| places[row]).collect();
-                self.queries_of_layer(layer, workspace, &places)?;
+    /// One layer, which adds to the residual stream. Of the last, only the last row of each sequence is asked for, and
+    /// only that row is left.
+    pub(crate) fn layer(
+        &self,
+        index: usize,
+        layer: &PackedLayer,
+        sequences: &mut [Sequence<'_>],
+        Rows { segments, places }: &mut Rows,
+        workspace: &mut Workspace,
+    ) -> Result<(), ForwardError> {
+        self.heads_of_layer(index, layer, sequences, workspace, places)?;
+        if self.is_last(index) {
+            let wanted: Vec<usize> = segments.iter().map(|segment| segment.first_row + segment.rows - 1).collect();
+            keep_rows(&wanted, places.len(), &mut workspace.residual);
+            for (row, segment) in segments.iter_mut().enumerate() {
+                segment.first_position += segment.rows - 1;
+                (segment.first_row, segment.rows) = (row, 1);
             }
-            let rows = segments.iter().map(|segment| segment.rows).sum();
-            self.attention(index, sequences, workspace, &segments, rows)?;
-            self.mix(layer, workspace, rows)?;
+            *places = wanted.into_iter().map(|row| places[row]).collect();
+            self.queries_of_layer(layer, workspace, places)?;
         }
+        self.attention(index, sequences, workspace, segments, places.len())?;
+        self.mix(layer, workspace, places.len())
+    }
 
-        // 4. The final norm.
-        let count = sequences.len();
-        Ok((0..count)
-            .map(|row| {
-                let mut hidden = vec![0.0; panels * NR];
-                gather(&workspace.residual, count, row, &mut hidden);
-                hidden.truncate(width);
-                (self.kernels.normalize)(&mut hidden, norm, config.rms_norm_eps);
-                hidden
-            })
-            .collect())
+    /// The final norm of each sequence's last row.
+    pub(crate) fn finish(&self, sequences: usize, workspace: &Workspace) -> Vec<Vec<f32>> {
+        let Frame { config, norm, .. } = self.frame;
+        let hidden_of = |row| {
+            let mut hidden = vec![0.0; config.hidden_size.next_multiple_of(NR)];
+            gather(&workspace.residual, sequences, row, &mut hidden);
+            hidden.truncate(config.hidden_size);
+            (self.kernels.normalize)(&mut hidden, norm, config.rms_norm_eps);
+            hidden
+        };
+        (0..sequences).map(hidden_of).collect()
+    }
+
+    fn is_last(&self, layer: usize) -> bool {
+        layer + 1 == self.frame.layout.layers
+    }
+
+    fn observe(&self, role: Role, activations: &Activations) {
+        if let Some(observe) = self.observe {
+            observe(role, activations);
+        }
     }
 
     fn stopped(&self) -> impl Fn() -> bool + Sync {
@@ -163,14 +201,15 @@ impl Pass<'_> {
         workspace: &mut Workspace,
         places: &[Place],
     ) -> Result<(), ForwardError> {
-        let Model { config, layout, layers, .. } = self.model;
+        let Frame { config, layout, .. } = self.frame;
         let rows = places.len();
         self.pack_normalized(&layer.input_layernorm, &layer.qkv, &mut workspace.activations, &workspace.residual, rows)?;
+        self.observe(Role::Qkv, &workspace.activations);
         let queries = layout.units(config.num_attention_heads);
         let units = layout.units(config.num_key_value_heads);
 
         let mut items = Vec::new();
-        if index + 1 < layers.len() {
+        if !self.is_last(index) {
             let elements = layout.heads_per_unit * rows * layout.head_dim;
             let all = workspace.queries.reserve(queries * elements);
             items.extend(all.chunks_exact_mut(elements).map(HeadsOut::Queries));
@@ -198,7 +237,7 @@ impl Pass<'_> {
         workspace: &mut Workspace,
         places: &[Place],
     ) -> Result<(), ForwardError> {
-        let Model { config, layout, .. } = self.model;
+        let Frame { config, layout, .. } = self.frame;
         let Workspace { activations, residual, queries, rope, .. } = workspace;
         self.pack_normalized(&layer.input_layernorm, &layer.qkv, activations, residual, places.len())?;
         let elements = layout.heads_per_unit * places.len() * layout.head_dim;
@@ -217,7 +256,7 @@ impl Pass<'_> {
         first_unit: usize,
         items: Vec<HeadsOut<'_>>,
     ) -> Result<(), ForwardError> {
-        let (kernels, layout, eps) = (self.kernels, &self.model.layout, self.model.config.rms_norm_eps);
+        let (kernels, layout, eps) = (self.kernels, &self.frame.layout, self.frame.config.rms_norm_eps);
         let (rows, head_dim) = (places.len(), layout.head_dim);
         let columns = layout.unit_columns();
         let panels = columns / NR;
@@ -262,7 +301,7 @@ impl Pass<'_> {
         segments: &[Segment],
         rows: usize,
     ) -> Result<(), ForwardError> {
-        let (kernels, layout) = (self.kernels, &self.model.layout);
+        let (kernels, layout) = (self.kernels, &self.frame.layout);
         let (head_dim, shared) = (layout.head_dim, layout.queries_per_key);
         let queries = &*workspace.queries;
         let per_head = rows * shared * head_dim;
@@ -302,17 +341,19 @@ impl Pass<'_> {
         let Workspace { activations, residual, attended, gated, .. } = workspace;
 
         // 1. residual += o(attended).
-        let per_row = self.model.layout.queries_per_key * self.model.layout.head_dim;
+        let per_row = self.frame.layout.queries_per_key * self.frame.layout.head_dim;
         let attended = &**attended;
         Self::finished(activations.pack(kernels, self.pool, &stop, &layer.o_proj, rows, |row, into| {
             for (into, head) in into.chunks_exact_mut(per_row).zip(attended.chunks_exact(rows * per_row)) {
                 into.copy_from_slice(&head[row * per_row..][..per_row]);
             }
         }))?;
+        self.observe(Role::OProj, activations);
         self.multiply_add(&layer.o_proj, activations, residual, rows)?;
 
         // 2. gated = silu(gate(x)) * up(x), [F/GATES][T][GATES].
         self.pack_normalized(&layer.post_attention_layernorm, &layer.gate_up, activations, residual, rows)?;
+        self.observe(Role::GateUp, activations);
         let gated = gated.reserve(layer.gate_up.panels() * rows * GATES);
         let items = gated.chunks_exact_mut(rows * GATES).enumerate();
         Self::finished(self.pool.for_each(items, &stop, |scratch, (panel, out)| {
@@ -333,6 +374,7 @@ impl Pass<'_> {
                 into.copy_from_slice(&from[row * GATES..][..GATES]);
             }
         }))?;
+        self.observe(Role::DownProj, activations);
         self.multiply_add(&layer.down_proj, activations, residual, rows)
     }
 
@@ -345,7 +387,7 @@ impl Pass<'_> {
         residual: &[f32],
         rows: usize,
     ) -> Result<(), ForwardError> {
-        let (kernels, eps) = (self.kernels, self.model.config.rms_norm_eps);
+        let (kernels, eps) = (self.kernels, self.frame.config.rms_norm_eps);
         Self::finished(activations.pack(kernels, self.pool, &self.stopped(), matrix, rows, |row, into| {
             gather(residual, rows, row, into);
             (kernels.normalize)(into, gain, eps);

@@ -25,28 +25,53 @@ pub(crate) struct PackedLayer {
     pub(crate) down_proj: Matrix,
 }
 
-/// The precision of each matrix of a layer.
+/// One of the four matrices of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerPrecision {
-    /// Of queries, keys and values.
-    pub qkv: Precision,
-    /// Of the output projection.
-    pub o_proj: Precision,
-    /// Of gate and up.
-    pub gate_up: Precision,
-    /// Of down.
-    pub down_proj: Precision,
+pub enum Role {
+    /// Queries, keys and values.
+    Qkv,
+    /// The output projection of attention.
+    OProj,
+    /// Gate and up.
+    GateUp,
+    /// Down.
+    DownProj,
 }
 
-impl LayerPrecision {
-    /// One for all four.
-    #[must_use]
-    pub const fn all(precision: Precision) -> Self {
-        Self { qkv: precision, o_proj: precision, gate_up: precision, down_proj: precision }
-    }
+impl Role {
+    /// All four, in the order in which a pass meets them.
+    pub const ALL: [Self; 4] = [Self::Qkv, Self::OProj, Self::GateUp, Self::DownProj];
 }
+
+/// The precision of each matrix of a layer, by [`Role`].
+pub type LayerPrecision = [Precision; Role::ALL.len()];
 
 impl PackedLayer {
+    /// One of its matrices.
+    pub(crate) fn matrix(&self, role: Role) -> &Matrix {
+        match role {
+            Role::Qkv => &self.qkv,
+            Role::OProj => &self.o_proj,
+            Role::GateUp => &self.gate_up,
+            Role::DownProj => &self.down_proj,
+        }
+    }
+
+    /// The same, to be replaced.
+    pub(crate) fn matrix_mut(&mut self, role: Role) -> &mut Matrix {
+        match role {
+            Role::Qkv => &mut self.qkv,
+            Role::OProj => &mut self.o_proj,
+            Role::GateUp => &mut self.gate_up,
+            Role::DownProj => &mut self.down_proj,
+        }
+    }
+
+    /// The precision of each matrix.
+    pub(crate) fn precision(&self) -> LayerPrecision {
+        Role::ALL.map(|role| self.matrix(role).precision())
+    }
+
     /// Packs a layer, with whatever adapter hangs on it.
     pub(crate) fn pack(
         kernels: &Kernels,
@@ -58,7 +83,7 @@ impl PackedLayer {
         let layout = HeadLayout::new(config);
         let (qkv, o_proj) = pack_attention(kernels, pool, config, layer, precision);
         let intermediate = config.intermediate_size;
-        let gate_up = pack(kernels, pool, intermediate.div_ceil(GATES) * NR, config.hidden_size, precision.gate_up, |column, into| {
+        let gate_up = pack(kernels, pool, intermediate.div_ceil(GATES) * NR, config.hidden_size, precision[Role::GateUp as usize], |column, into| {
             let (panel, place) = (column / NR, column % NR);
             let row = panel * GATES + place % GATES;
             let tensor = if place < GATES { &layer.gate_proj } else { &layer.up_proj };
@@ -66,7 +91,7 @@ impl PackedLayer {
                 tensor.read(row, 0, into);
             }
         });
-        let down_proj = pack(kernels, pool, config.hidden_size, intermediate, precision.down_proj, |column, into| {
+        let down_proj = pack(kernels, pool, config.hidden_size, intermediate, precision[Role::DownProj as usize], |column, into| {
             if column < layer.down_proj.rows {
                 layer.down_proj.read(column, 0, into);
             }
@@ -99,7 +124,7 @@ pub(crate) fn pack_attention(
     let key_columns = layout.units(config.num_key_value_heads) * unit;
     let [q, k, v, o] = [&layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj].map(FoldedRows::new);
     let columns = query_columns + 2 * key_columns;
-    let qkv = pack(kernels, pool, columns, config.hidden_size, precision.qkv, |column, into| {
+    let qkv = pack(kernels, pool, columns, config.hidden_size, precision[Role::Qkv as usize], |column, into| {
         let (rows, row) = match column.checked_sub(query_columns) {
             None => (&q, column),
             Some(column) => match column.checked_sub(key_columns) {
@@ -109,7 +134,7 @@ pub(crate) fn pack_attention(
         };
         rows.read(kernels, row, into);
     });
-    let o_proj = pack(kernels, pool, config.hidden_size, config.query_size(), precision.o_proj, |column, into| {
+    let o_proj = pack(kernels, pool, config.hidden_size, config.query_size(), precision[Role::OProj as usize], |column, into| {
         o.read(kernels, column, into);
     });
     (qkv, o_proj)

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::engine::Threads;
 use crate::engine::activations::{Activations, Packed};
 use crate::engine::aligned::Aligned;
 use crate::engine::isa::{Kernels, MR, NR, Tile};
@@ -33,6 +34,15 @@ impl Precision {
         Self::Integer { weight_bits: 14, activation_bits: 15 },
         Self::Float,
     ];
+
+    /// Two bytes that stand for it in digests and files: bits of a weight and of an input, 0 for floats.
+    #[must_use]
+    pub const fn code(self) -> [u8; 2] {
+        match self {
+            Self::Float => [0, 0],
+            Self::Integer { weight_bits, activation_bits } => [weight_bits as u8, activation_bits as u8],
+        }
+    }
 
     /// Elements of K whose products always fit in a sum of 32 bits: `2^(w-1) * 2^(a-1) * length <= 2^31`, and neither
     /// factor reaches its power of two.
@@ -109,6 +119,19 @@ impl Matrix {
                 panels.map(|(pairs, scales)| PanelMut::Integer { pairs, scales, weight_bits }).collect()
             }
         }
+    }
+
+    /// The same weights in another precision. Only a matrix of floats knows them.
+    pub(crate) fn requantized(&self, kernels: &Kernels, pool: &Threads, precision: Precision) -> Self {
+        let Body::Float(elements) = &self.body else { unreachable!("integers are made from floats alone") };
+        let mut matrix = Self::zeroed(self.columns, self.depth, precision);
+        let panels = matrix.panels_mut().into_iter().zip(elements.chunks_exact(self.depth * NR));
+        pool.for_each(panels, &|| false, |scratch, (mut to, from)| {
+            to.fill(kernels, &mut scratch.pack, |place, into| {
+                into.iter_mut().zip(from.iter().skip(place).step_by(NR)).for_each(|(to, from)| *to = *from);
+            });
+        });
+        matrix
     }
 
     /// `out[row][column] = a[row] . W[column]` for some rows of A, from a multiple of [`MR`] on, and some panels.

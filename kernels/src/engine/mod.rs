@@ -8,6 +8,7 @@
 mod activations;
 mod aligned;
 mod attention;
+mod calibrate;
 mod forward;
 mod isa;
 mod kv;
@@ -16,13 +17,15 @@ mod matrix;
 mod network;
 mod peak;
 mod pool;
+mod prefix_cache;
 mod rope;
 
+pub use calibrate::PrecisionPolicy;
 pub use isa::{Isa, IsaError};
-pub use layer::LayerPrecision;
+pub use layer::{LayerPrecision, Role};
 pub use matrix::Precision;
 pub use peak::Peak;
-pub use network::{Engine, EngineError, EngineOptions};
+pub use network::{Engine, EngineError, EngineOptions, PassTokens};
 
 /// The threads of an engine.
 pub(crate) type Threads = pool::Pool<Scratch>;
