@@ -13,6 +13,11 @@ use crate::bundle::weights::Weights;
 const CONFIG_FILE: &str = "adapter_config.json";
 const MODEL_FILE: &str = "adapter_model.safetensors";
 
+/// Whether a file of a bundle belongs to its adapter.
+pub(crate) fn is_file(name: &str) -> bool {
+    name == CONFIG_FILE || name == MODEL_FILE
+}
+
 /// R, at most. A larger one than the width it is added to would be a second weight, not an adapter; 4,096 is past
 /// every rank in use.
 const RANK_MAX: u64 = 4_096;

@@ -40,8 +40,24 @@ pub(crate) struct Bundle {
     pub(crate) digest: Digest,
 }
 
+/// A bundle whose headers, shapes and heads were checked, but none of its weights looked at.
+pub(crate) struct Parsed {
+    pub(crate) config: Config,
+    pub(crate) weights: Weights,
+    pub(crate) heads: HeadWeights,
+    /// Name and bytes of every file that was read.
+    pub(crate) files: Vec<(String, FileBytes)>,
+}
+
 impl Bundle {
     /// Reads and checks everything; the adapter only if `with_adapter`.
+    pub(crate) fn read<H: HeadsKind>(source: &BundleSource, with_adapter: bool) -> Result<Self, BundleError> {
+        Parsed::read::<H>(source, with_adapter)?.check()
+    }
+}
+
+impl Parsed {
+    /// Reads headers, shapes and heads; the adapter only if `with_adapter`.
     pub(crate) fn read<H: HeadsKind>(source: &BundleSource, with_adapter: bool) -> Result<Self, BundleError> {
         let mut opened = Opened { source, files: Vec::new() };
         let config = Config::read(source)?;
@@ -51,19 +67,64 @@ impl Bundle {
             adapter::attach(&mut opened, &config, &mut weights)?;
         }
         let heads = HeadWeights::read::<H>(&mut opened, &config)?;
+        Ok(Self { config, weights, heads, files: opened.files })
+    }
+
+    /// Replaces the adapter and the heads by those of another bundle.
+    ///
+    /// # Errors
+    /// [`BundleError`] for whatever is wrong with them; then nothing was replaced.
+    pub(crate) fn replace_adapter<H: HeadsKind>(&mut self, source: &BundleSource) -> Result<(), BundleError> {
+        let before: Vec<_> = self.projections_mut().map(|projection| projection.lora.take()).collect();
+        let mut opened = Opened { source, files: Vec::new() };
+        match self.read_adapter::<H>(&mut opened) {
+            Ok(heads) => {
+                self.heads = heads;
+                let replaced = |name: &str| opened.files.iter().any(|(other, _)| other == name);
+                self.files.retain(|(name, _)| !adapter::is_file(name) && !replaced(name));
+                self.files.extend(opened.files);
+                Ok(())
+            }
+            Err(error) => {
+                self.projections_mut().zip(before).for_each(|(projection, lora)| projection.lora = lora);
+                Err(error)
+            }
+        }
+    }
+
+    fn read_adapter<H: HeadsKind>(&mut self, opened: &mut Opened<'_>) -> Result<HeadWeights, BundleError> {
+        adapter::attach(opened, &self.config, &mut self.weights)?;
+        for lora in self.projections_mut().filter_map(|projection| projection.lora.as_ref()) {
+            lora.a.check_finite()?;
+            lora.b.check_finite()?;
+        }
+        HeadWeights::read::<H>(opened, &self.config)
+    }
+
+    fn projections_mut(&mut self) -> impl Iterator<Item = &mut Projection> {
+        self.weights.layers.iter_mut().flat_map(Layer::projections_mut).map(|(_, projection)| projection)
+    }
+
+    /// Looks at every weight.
+    pub(crate) fn check(self) -> Result<Bundle, BundleError> {
         // Hashing and looking at every weight each read the whole bundle, so they do it side by side.
         let (digest, finite) = std::thread::scope(|scope| {
-            let hashing = std::thread::Builder::new().spawn_scoped(scope, || opened.digest());
-            let finite = weights.check_finite();
+            let hashing = std::thread::Builder::new().spawn_scoped(scope, || digest_of(&self.files));
+            let finite = self.weights.check_finite();
             let digest = match hashing {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                Err(_) => opened.digest(), // no second thread to be had
+                Err(_) => digest_of(&self.files), // no second thread to be had
             };
             (digest, finite)
         });
         finite?;
-        Ok(Self { config, weights, heads, digest })
+        let Self { config, weights, heads, .. } = self;
+        Ok(Bundle { config, weights, heads, digest })
     }
+}
+
+fn digest_of(files: &[(String, FileBytes)]) -> Digest {
+    digest_files(files.iter().map(|(name, bytes)| (name.as_str(), bytes.digest())))
 }
 
 /// The files that a network is built from, each remembered for the digest.
@@ -78,9 +139,5 @@ impl Opened<'_> {
         let bytes = self.source.open(file)?;
         self.files.push((file.to_owned(), bytes.clone()));
         Ok(bytes)
-    }
-
-    fn digest(&self) -> Digest {
-        digest_files(self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.digest())))
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::Mmap;
@@ -58,6 +58,14 @@ impl BundleSource {
         match &self.place {
             Place::Directory(directory) => directory.join(file).display().to_string(),
             Place::Memory(_) => format!("embedded:{file}"),
+        }
+    }
+
+    /// The directory, if the bundle is one.
+    pub(crate) fn as_directory(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Directory(directory) => Some(directory),
+            Place::Memory(_) => None,
         }
     }
 
@@ -124,6 +132,19 @@ impl FileBytes {
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest(Sha256::digest(&**self).into())
+    }
+}
+
+impl FileBytes {
+    /// The whole of an open file, mapped.
+    pub(crate) fn map(file: &File) -> std::io::Result<Self> {
+        map::map(file).map(|mapped| Self(Held::Mapped(Arc::new(mapped))))
+    }
+}
+
+impl From<Vec<u8>> for FileBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Held::Owned(bytes.into()))
     }
 }
 

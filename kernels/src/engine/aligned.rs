@@ -1,8 +1,11 @@
 //! Memory that begins on a cache line, so that no vector of it lies across two.
 
-use bytemuck::{Pod, Zeroable};
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::bundle::FileBytes;
 
 /// 64 bytes: a cache line, and a vector of AVX-512.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -44,6 +47,23 @@ impl<T: Pod> Deref for Aligned<T> {
 impl<T: Pod> DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.length]
+    }
+}
+
+/// Numbers that were computed here, or that lie in a mapped file.
+pub(crate) enum Stored<T> {
+    Owned(Aligned<T>),
+    /// Bytes of the file, aligned for T: whoever makes one has checked both.
+    Mapped(FileBytes, Range<usize>),
+}
+
+impl<T: Pod> Deref for Stored<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Owned(elements) => elements,
+            Self::Mapped(file, bytes) => bytemuck::cast_slice(&file[bytes.clone()]),
+        }
     }
 }
 

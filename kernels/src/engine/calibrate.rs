@@ -27,6 +27,19 @@ pub enum PrecisionPolicy {
     Fixed(Precision),
 }
 
+impl std::fmt::Display for PrecisionPolicy {
+    /// A name that a file may have: `measured`, or the bits of weights and inputs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Measured => f.write_str("measured"),
+            Self::Fixed(Precision::Float) => f.write_str("float"),
+            Self::Fixed(Precision::Integer { weight_bits, activation_bits }) => {
+                write!(f, "w{weight_bits}a{activation_bits}")
+            }
+        }
+    }
+}
+
 /// Relative L2 error of one matrix product, at most: twice what normally distributed weights and inputs get at
 /// [`Precision::STANDARD`].
 const MATRIX_LIMIT: f64 = 1.2e-3;

@@ -86,20 +86,6 @@ fn row_blocks(rows: usize, depth: usize) -> impl Iterator<Item = std::ops::Range
 }
 
 impl Pass<'_> {
-    /// The last hidden state of each sequence, `[sequences][D]`, after the final norm. Their caches then hold every token.
-    pub(crate) fn run(
-        &self,
-        layers: &[PackedLayer],
-        sequences: &mut [Sequence<'_>],
-        workspace: &mut Workspace,
-    ) -> Result<Vec<Vec<f32>>, ForwardError> {
-        let mut rows = self.begin(sequences, workspace);
-        for (index, layer) in layers.iter().enumerate() {
-            self.layer(index, layer, sequences, &mut rows, workspace)?;
-        }
-        Ok(self.finish(sequences.len(), workspace))
-    }
-
     /// What comes before the layers.
     pub(crate) fn begin(&self, sequences: &[Sequence<'_>], workspace: &mut Workspace) -> Rows {
         let Frame { config, embed_tokens, .. } = self.frame;

@@ -80,10 +80,10 @@ impl PackedLayer {
         layer: &Layer,
         precision: LayerPrecision,
     ) -> Self {
-        let layout = HeadLayout::new(config);
         let (qkv, o_proj) = pack_attention(kernels, pool, config, layer, precision);
+        let [_, _, gate_up_shape, down_shape] = shapes(config);
         let intermediate = config.intermediate_size;
-        let gate_up = pack(kernels, pool, intermediate.div_ceil(GATES) * NR, config.hidden_size, precision[Role::GateUp as usize], |column, into| {
+        let gate_up = pack(kernels, pool, gate_up_shape, precision[Role::GateUp as usize], |column, into| {
             let (panel, place) = (column / NR, column % NR);
             let row = panel * GATES + place % GATES;
             let tensor = if place < GATES { &layer.gate_proj } else { &layer.up_proj };
@@ -91,12 +91,17 @@ impl PackedLayer {
                 tensor.read(row, 0, into);
             }
         });
-        let down_proj = pack(kernels, pool, config.hidden_size, intermediate, precision[Role::DownProj as usize], |column, into| {
+        let down_proj = pack(kernels, pool, down_shape, precision[Role::DownProj as usize], |column, into| {
             if column < layer.down_proj.rows {
                 layer.down_proj.read(column, 0, into);
             }
         });
-        let scale = 1.0 / (layout.head_dim as f32).sqrt();
+        Self::assemble(layer, [qkv, o_proj, gate_up, down_proj])
+    }
+
+    /// A layer from matrices that were packed before, in the order of [`Role::ALL`].
+    pub(crate) fn assemble(layer: &Layer, [qkv, o_proj, gate_up, down_proj]: [Matrix; 4]) -> Self {
+        let scale = 1.0 / (layer.q_norm.columns as f32).sqrt();
         Self {
             input_layernorm: layer.input_layernorm.to_vec(),
             qkv,
@@ -108,6 +113,27 @@ impl PackedLayer {
             down_proj,
         }
     }
+}
+
+/// Columns and depth of a packed matrix, before they are rounded up to whole panels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MatrixShape {
+    pub(crate) columns: usize,
+    pub(crate) depth: usize,
+}
+
+/// The shape of each matrix, by [`Role`].
+pub(crate) fn shapes(config: &Config) -> [MatrixShape; Role::ALL.len()] {
+    let layout = HeadLayout::new(config);
+    let section = |heads| layout.units(heads) * layout.unit_columns();
+    let qkv = section(config.num_attention_heads) + 2 * section(config.num_key_value_heads);
+    let (width, intermediate) = (config.hidden_size, config.intermediate_size);
+    [
+        MatrixShape { columns: qkv, depth: width },
+        MatrixShape { columns: width, depth: config.query_size() },
+        MatrixShape { columns: intermediate.div_ceil(GATES) * NR, depth: width },
+        MatrixShape { columns: width, depth: intermediate },
+    ]
 }
 
 /// Packs the four projections that an adapter may change: all that a change of adapter must redo.
@@ -123,8 +149,8 @@ pub(crate) fn pack_attention(
     let query_columns = layout.units(config.num_attention_heads) * unit;
     let key_columns = layout.units(config.num_key_value_heads) * unit;
     let [q, k, v, o] = [&layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj].map(FoldedRows::new);
-    let columns = query_columns + 2 * key_columns;
-    let qkv = pack(kernels, pool, columns, config.hidden_size, precision[Role::Qkv as usize], |column, into| {
+    let [qkv_shape, o_shape, ..] = shapes(config);
+    let qkv = pack(kernels, pool, qkv_shape, precision[Role::Qkv as usize], |column, into| {
         let (rows, row) = match column.checked_sub(query_columns) {
             None => (&q, column),
             Some(column) => match column.checked_sub(key_columns) {
@@ -134,7 +160,7 @@ pub(crate) fn pack_attention(
         };
         rows.read(kernels, row, into);
     });
-    let o_proj = pack(kernels, pool, config.hidden_size, config.query_size(), precision[Role::OProj as usize], |column, into| {
+    let o_proj = pack(kernels, pool, o_shape, precision[Role::OProj as usize], |column, into| {
         o.read(kernels, column, into);
     });
     (qkv, o_proj)
@@ -144,16 +170,13 @@ pub(crate) fn pack_attention(
 fn pack(
     kernels: &Kernels,
     pool: &Threads,
-    columns: usize,
-    depth: usize,
+    MatrixShape { columns, depth }: MatrixShape,
     precision: Precision,
     read: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Matrix {
-    let mut matrix = Matrix::zeroed(columns, depth, precision);
-    pool.for_each(matrix.panels_mut().into_iter().enumerate(), &|| false, |scratch, (panel, mut out)| {
-        out.fill(kernels, &mut scratch.pack, |place, into| read(panel * NR + place, &mut into[..depth]));
-    });
-    matrix
+    Matrix::pack(pool, columns, depth, precision, |scratch, index, mut panel| {
+        panel.fill(kernels, scratch, |place, into| read(index * NR + place, &mut into[..depth]));
+    })
 }
 
 /// The rows of a projection with its adapter added: `W + scale B A`, in `f32`, rounded to `f32` as it is summed up and to

@@ -2,15 +2,16 @@
 
 use std::ops::Range;
 
-use crate::engine::Threads;
+use crate::engine::{Scratch, Threads};
 use crate::engine::activations::{Activations, Packed};
-use crate::engine::aligned::Aligned;
+use crate::engine::aligned::{Aligned, Stored};
 use crate::engine::isa::{Kernels, MR, NR, Tile};
 
 /// How the numbers of one matrix product are held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32-bit floats: exact weights, exact inputs.
+    #[default]
     Float,
     /// Integers of so many bits, sign included, in 16-bit lanes: weights scaled by row, inputs by token.
     Integer {
@@ -44,6 +45,11 @@ impl Precision {
         }
     }
 
+    /// The inverse of [`Precision::code`]; `None` for what is no precision.
+    pub(crate) fn from_code(code: [u8; 2]) -> Option<Self> {
+        Self::LADDER.into_iter().find(|precision| precision.code() == code)
+    }
+
     /// Elements of K whose products always fit in a sum of 32 bits: `2^(w-1) * 2^(a-1) * length <= 2^31`, and neither
     /// factor reaches its power of two.
     const fn integer_sum(weight_bits: u32, activation_bits: u32) -> usize {
@@ -69,28 +75,42 @@ pub(crate) struct Matrix {
 }
 
 pub(crate) enum Body {
-    Float(Aligned<f32>),
+    Float(Stored<f32>),
     Integer {
-        pairs: Aligned<i32>,
+        pairs: Stored<i32>,
         /// One a column: `weight = scale * integer`.
-        scales: Aligned<f32>,
+        scales: Stored<f32>,
         weight_bits: u32,
         activation_bits: u32,
     },
 }
 
 impl Matrix {
-    /// A matrix of zeros, to be filled panel by panel.
-    pub(crate) fn zeroed(columns: usize, depth: usize, precision: Precision) -> Self {
+    /// Packs a matrix panel by panel, on all threads: `fill` gets the number of a panel and the panel.
+    pub(crate) fn pack(
+        pool: &Threads,
+        columns: usize,
+        depth: usize,
+        precision: Precision,
+        fill: impl Fn(&mut PackScratch, usize, PanelMut<'_>) + Sync,
+    ) -> Self {
         let (columns, depth) = (columns.next_multiple_of(NR), depth.next_multiple_of(NR));
+        let fill = |scratch: &mut Scratch, (index, panel)| fill(&mut scratch.pack, index, panel);
         let body = match precision {
-            Precision::Float => Body::Float(Aligned::zeroed(columns * depth)),
-            Precision::Integer { weight_bits, activation_bits } => Body::Integer {
-                pairs: Aligned::zeroed(columns * depth / 2),
-                scales: Aligned::zeroed(columns),
-                weight_bits,
-                activation_bits,
-            },
+            Precision::Float => {
+                let mut elements = Aligned::zeroed(columns * depth);
+                let panels = elements.chunks_exact_mut(depth * NR).map(PanelMut::Float);
+                pool.for_each(panels.enumerate(), &|| false, fill);
+                Body::Float(Stored::Owned(elements))
+            }
+            Precision::Integer { weight_bits, activation_bits } => {
+                let (mut pairs, mut scales) = (Aligned::zeroed(columns * depth / 2), Aligned::zeroed(columns));
+                let panels = pairs.chunks_exact_mut(depth / 2 * NR).zip(scales.chunks_exact_mut(NR));
+                let panels = panels.map(|(pairs, scales)| PanelMut::Integer { pairs, scales, weight_bits });
+                pool.for_each(panels.enumerate(), &|| false, fill);
+                let (pairs, scales) = (Stored::Owned(pairs), Stored::Owned(scales));
+                Body::Integer { pairs, scales, weight_bits, activation_bits }
+            }
         };
         Self { columns, depth, body }
     }
@@ -103,35 +123,29 @@ impl Matrix {
         }
     }
 
+    /// Whether no weight was NaN or infinite.
+    pub(crate) fn is_finite(&self) -> bool {
+        match &self.body {
+            Body::Float(elements) => elements.iter().all(|x| x.is_finite()),
+            // Rounding a row that is not finite gives it a scale that is none.
+            Body::Integer { scales, .. } => scales.iter().all(|x| x.is_finite()),
+        }
+    }
+
     /// Number of panels.
     pub(crate) fn panels(&self) -> usize {
         self.columns / NR
     }
 
-    /// Every panel, to be filled, also by several threads.
-    pub(crate) fn panels_mut(&mut self) -> Vec<PanelMut<'_>> {
-        let depth = self.depth;
-        match &mut self.body {
-            Body::Float(elements) => elements.chunks_exact_mut(depth * NR).map(PanelMut::Float).collect(),
-            Body::Integer { pairs, scales, weight_bits, .. } => {
-                let weight_bits = *weight_bits;
-                let panels = pairs.chunks_exact_mut(depth / 2 * NR).zip(scales.chunks_exact_mut(NR));
-                panels.map(|(pairs, scales)| PanelMut::Integer { pairs, scales, weight_bits }).collect()
-            }
-        }
-    }
-
     /// The same weights in another precision. Only a matrix of floats knows them.
     pub(crate) fn requantized(&self, kernels: &Kernels, pool: &Threads, precision: Precision) -> Self {
         let Body::Float(elements) = &self.body else { unreachable!("integers are made from floats alone") };
-        let mut matrix = Self::zeroed(self.columns, self.depth, precision);
-        let panels = matrix.panels_mut().into_iter().zip(elements.chunks_exact(self.depth * NR));
-        pool.for_each(panels, &|| false, |scratch, (mut to, from)| {
-            to.fill(kernels, &mut scratch.pack, |place, into| {
-                into.iter_mut().zip(from.iter().skip(place).step_by(NR)).for_each(|(to, from)| *to = *from);
+        let panels: Vec<&[f32]> = elements.chunks_exact(self.depth * NR).collect();
+        Self::pack(pool, self.columns, self.depth, precision, |scratch, index, mut panel| {
+            panel.fill(kernels, scratch, |place, into| {
+                into.iter_mut().zip(panels[index].iter().skip(place).step_by(NR)).for_each(|(to, from)| *to = *from);
             });
-        });
-        matrix
+        })
     }
 
     /// `out[row][column] = a[row] . W[column]` for some rows of A, from a multiple of [`MR`] on, and some panels.

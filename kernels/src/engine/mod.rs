@@ -15,17 +15,20 @@ mod kv;
 mod layer;
 mod matrix;
 mod network;
+mod pack_file;
 mod peak;
 mod pool;
 mod prefix_cache;
 mod rope;
+mod stamps;
 
 pub use calibrate::PrecisionPolicy;
 pub use isa::{Isa, IsaError};
 pub use layer::{LayerPrecision, Role};
 pub use matrix::Precision;
 pub use peak::Peak;
-pub use network::{Engine, EngineError, EngineOptions, PassTokens};
+pub use network::{Engine, EngineError, EngineOptions, LoadPhase, PACK_LEAST, PackFile, PackSource, PassTokens};
+pub use pack_file::PackFileError;
 
 /// The threads of an engine.
 pub(crate) type Threads = pool::Pool<Scratch>;

@@ -7,15 +7,17 @@ use sha2::{Digest as _, Sha256};
 use tack_core::Digest;
 use tack_core::action::PerAction;
 
-use crate::bundle::{Bundle, BundleError, BundleSource, Config, HeadWeights};
+use crate::bundle::{BundleError, BundleSource, Config, Parsed, digest_files};
 use crate::cpu::Adapter;
 use crate::engine::Threads;
 use crate::engine::calibrate::{PrecisionPolicy, calibrate};
 use crate::engine::forward::{Frame, Pass, Sequence, Workspace};
 use crate::engine::isa::{Isa, IsaError, Kernels};
 use crate::engine::kv::{BLOCK, HeadLayout, KvBlock, KvSequence};
-use crate::engine::layer::{LayerPrecision, PackedLayer};
+use crate::engine::layer::{LayerPrecision, PackedLayer, pack_attention};
+use crate::engine::pack_file::{self, Identity, PackFileError, Unchecked};
 use crate::engine::prefix_cache::PrefixCache;
+use crate::engine::stamps;
 use crate::network::{ActionHeads, ForwardError, HeadsKind, Network, Stop};
 
 /// How an engine is built and run.
@@ -31,9 +33,26 @@ pub struct EngineOptions {
     pub precision: PrecisionPolicy,
     /// Bytes of keys and values that are kept for later passes, at most.
     pub cache_bytes: usize,
+    /// Whether packed weights are kept in a file beside the bundle.
+    pub pack_file: PackFile,
 }
 
-/// Bytes of keys and values: at the full shape a state of 4,096 tokens takes 963 MB, and a third of another fits beside
+/// Whether packed weights are kept in a file beside the bundle, for the next start. A bundle in memory has no beside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PackFile {
+    /// Where packing takes longer than a blink: from [`PACK_LEAST`] weights on.
+    #[default]
+    Worthwhile,
+    /// For every bundle that is a directory.
+    Always,
+    /// Neither read nor written.
+    Never,
+}
+
+/// Weights of a network from which on a pack file is worthwhile: a tenth of a second of packing.
+pub const PACK_LEAST: usize = 16 << 20;
+
+/// Bytes of keys and values: at the full shape a state of 4,096 tokens takes 940 MB, and a third of another fits beside
 /// it. What is not used is not taken.
 const CACHE_BYTES: usize = 5 << 28;
 
@@ -49,8 +68,44 @@ impl Default for EngineOptions {
             isa: None,
             precision: PrecisionPolicy::default(),
             cache_bytes: CACHE_BYTES,
+            pack_file: PackFile::default(),
         }
     }
+}
+
+/// A step of building an engine, announced as it begins: whoever has a clock can time them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadPhase {
+    /// Headers, shapes, heads and adapter are read.
+    Read,
+    /// Files that were not seen before are hashed.
+    Identify,
+    /// The pack file is mapped and its header checked.
+    OpenPack,
+    /// Every weight is looked at.
+    Check,
+    /// Weights are rounded and packed.
+    Pack,
+    /// The pack file is written.
+    WritePack,
+    /// Nothing is left to do.
+    Ready,
+}
+
+/// Where the packed weights came from.
+#[derive(Debug)]
+pub enum PackSource {
+    /// From the bundle; no pack file was asked for.
+    Bundle,
+    /// From the bundle; a pack file was written for the next start.
+    Written {
+        /// Why there was none to use.
+        reason: PackFileError,
+    },
+    /// From the bundle; the pack file could not be written.
+    NotWritten(PackFileError),
+    /// From the pack file.
+    File,
 }
 
 /// What a pass had to do.
@@ -64,10 +119,14 @@ pub struct PassTokens {
 
 /// Why there is no engine.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// The bundle was refused.
     #[error("the model bundle was refused")]
     Bundle(#[source] BundleError),
+    /// The adapter was asked to be kept apart, which the reference does and the engine does not.
+    #[error("the engine folds an adapter into the weights; it does not keep one apart")]
+    Apart,
     /// The instruction set that was asked for is not there.
     #[error("the engine cannot run on this processor as asked")]
     Isa(#[source] IsaError),
@@ -76,8 +135,9 @@ pub enum EngineError {
 /// The value network on the processor, as fast as it gets.
 pub struct Engine<H = ActionHeads> {
     frame: Frame,
-    layers: Vec<PackedLayer>,
-    heads: HeadWeights,
+    /// The originals: mapped, not read, unless a layer must be packed again.
+    parsed: Parsed,
+    layers: Vec<CheckedLayer>,
     digest: Digest,
     isa: Isa,
     kernels: &'static Kernels,
@@ -85,7 +145,15 @@ pub struct Engine<H = ActionHeads> {
     workspace: Workspace,
     cache: PrefixCache,
     last_pass: PassTokens,
+    pack_source: PackSource,
+    repacked: usize,
     kind: PhantomData<fn() -> H>,
+}
+
+/// A layer, and what must hold before it is used for the first time.
+struct CheckedLayer {
+    packed: PackedLayer,
+    unchecked: Option<Unchecked>,
 }
 
 impl<H> std::fmt::Debug for Engine<H> {
@@ -100,27 +168,129 @@ impl<H> std::fmt::Debug for Engine<H> {
 }
 
 impl<H: HeadsKind> Engine<H> {
-    /// Reads a bundle, checks all of it, and packs it.
+    /// Reads a bundle, checks it, and packs it or finds it packed.
     ///
     /// # Errors
-    /// [`EngineError::Isa`] if the processor lacks `options.isa`; [`EngineError::Bundle`] for whatever is wrong with the
-    /// bundle.
+    /// [`EngineError::Isa`] if the processor lacks `options.isa`; [`EngineError::Apart`] for an adapter that is to be kept
+    /// apart; [`EngineError::Bundle`] for whatever is wrong with the bundle.
     pub fn load(source: &BundleSource, options: EngineOptions) -> Result<Self, EngineError> {
+        Self::load_in_phases(source, options, &mut |_| {})
+    }
+
+    /// The same; `phase` hears of each step as it begins.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn load_in_phases(
+        source: &BundleSource,
+        options: EngineOptions,
+        phase: &mut dyn FnMut(LoadPhase),
+    ) -> Result<Self, EngineError> {
         let isa = options.isa.map_or(Ok(Isa::detect()), Isa::require).map_err(EngineError::Isa)?;
-        let bundle = Bundle::read::<H>(source, options.adapter != Adapter::None).map_err(EngineError::Bundle)?;
-        let Bundle { config, weights, heads, digest } = bundle;
-        let pool = Threads::new(options.threads);
         let kernels = isa.kernels();
+        if options.adapter == Adapter::Apart {
+            return Err(EngineError::Apart);
+        }
+
+        // 1. What there is.
+        phase(LoadPhase::Read);
+        let mut parsed = Parsed::read::<H>(source, options.adapter != Adapter::None).map_err(EngineError::Bundle)?;
+        let config = parsed.config.clone();
         let frame = Frame {
             layout: HeadLayout::new(&config),
-            embed_tokens: weights.embed_tokens,
-            norm: weights.norm.to_vec(),
+            embed_tokens: parsed.weights.embed_tokens.clone(),
+            norm: parsed.weights.norm.to_vec(),
             config,
         };
-        let layers = calibrate(kernels, &pool, &frame, &weights.layers, options.precision);
+        let pool = Threads::new(options.threads);
+        let worthwhile = match options.pack_file {
+            PackFile::Always => true,
+            PackFile::Never => false,
+            PackFile::Worthwhile => weights_of(&parsed) >= PACK_LEAST,
+        };
+        let directory = source.as_directory().filter(|_| worthwhile);
+
+        // 2. Which bundle it is.
+        phase(LoadPhase::Identify);
+        let digests = match directory {
+            Some(directory) => stamps::digests(directory, &parsed.files).0,
+            None => parsed.files.iter().map(|(_, bytes)| bytes.digest()).collect(),
+        };
+        let digest = digest_files(parsed.files.iter().map(|(name, _)| name.as_str()).zip(digests));
+
+        // 3. Its packed weights, from the file or anew.
+        let policy = options.precision.to_string();
+        let identity = directory.map(|directory| Identity { directory, bundle: digest, policy: &policy });
+        let opened = identity.map(|identity| {
+            phase(LoadPhase::OpenPack);
+            pack_file::open(identity, &frame.config, &parsed.weights.layers)
+        });
+        let (layers, pack_source): (Vec<_>, _) = match opened {
+            Some(Ok(layers)) => {
+                let layers = layers.into_iter().map(|(packed, it)| CheckedLayer { packed, unchecked: Some(it) });
+                (layers.collect(), PackSource::File)
+            }
+            not_opened => {
+                phase(LoadPhase::Check);
+                parsed.weights.check_finite().map_err(EngineError::Bundle)?;
+                phase(LoadPhase::Pack);
+                let packed = calibrate(kernels, &pool, &frame, &parsed.weights.layers, options.precision);
+                check_folded(&packed, &mut parsed).map_err(EngineError::Bundle)?;
+                let pack_source = match (identity, not_opened) {
+                    (Some(identity), Some(Err(reason))) => {
+                        phase(LoadPhase::WritePack);
+                        match pack_file::write(identity, &pool, &frame.config, &packed) {
+                            Ok(()) => PackSource::Written { reason },
+                            Err(error) => PackSource::NotWritten(error),
+                        }
+                    }
+                    _ => PackSource::Bundle,
+                };
+                (packed.into_iter().map(|packed| CheckedLayer { packed, unchecked: None }).collect(), pack_source)
+            }
+        };
+        phase(LoadPhase::Ready);
         let cache = PrefixCache::new(seed(digest, &layers), options.cache_bytes, frame.layout.block_bytes());
-        let (workspace, last_pass) = (Workspace::default(), PassTokens::default());
-        Ok(Self { frame, layers, heads, digest, isa, kernels, pool, workspace, cache, last_pass, kind: PhantomData })
+        Ok(Self {
+            frame,
+            parsed,
+            layers,
+            digest,
+            isa,
+            kernels,
+            pool,
+            workspace: Workspace::default(),
+            cache,
+            last_pass: PassTokens::default(),
+            pack_source,
+            repacked: 0,
+            kind: PhantomData,
+        })
+    }
+
+    /// Replaces the adapter and the heads by those of another bundle, whose base is not looked at; the packed base stays.
+    ///
+    /// Weights keep the precision that they have. Keys and values of before are forgotten.
+    ///
+    /// # Errors
+    /// [`EngineError::Bundle`] for whatever is wrong with the adapter; then the engine is as before.
+    pub fn swap_adapter(&mut self, source: &BundleSource) -> Result<(), EngineError> {
+        self.parsed.replace_adapter::<H>(source).map_err(EngineError::Bundle)?;
+        for (layer, checked) in self.parsed.weights.layers.iter().zip(&mut self.layers) {
+            let precision = checked.packed.precision();
+            // What an unchecked layer keeps must be checked before it is part of a layer that counts as checked.
+            if checked.unchecked.take().is_some_and(|unchecked| !unchecked.holds(&self.pool)) {
+                checked.packed = PackedLayer::pack(self.kernels, &self.pool, &self.frame.config, layer, precision);
+                self.repacked += 1;
+            } else {
+                (checked.packed.qkv, checked.packed.o_proj) =
+                    pack_attention(self.kernels, &self.pool, &self.frame.config, layer, precision);
+            }
+        }
+        let digests: Vec<_> = self.parsed.files.iter().map(|(name, bytes)| (name.as_str(), bytes.digest())).collect();
+        self.digest = digest_files(digests);
+        self.cache.reset(seed(self.digest, &self.layers));
+        Ok(())
     }
 
     /// The instruction set that runs.
@@ -132,7 +302,19 @@ impl<H: HeadsKind> Engine<H> {
     /// The precision of each matrix of each layer.
     #[must_use]
     pub fn precisions(&self) -> Vec<LayerPrecision> {
-        self.layers.iter().map(PackedLayer::precision).collect()
+        self.layers.iter().map(|layer| layer.packed.precision()).collect()
+    }
+
+    /// Where the packed weights came from.
+    #[must_use]
+    pub fn pack_source(&self) -> &PackSource {
+        &self.pack_source
+    }
+
+    /// Layers of the pack file that turned out to be damaged, and were packed again from the bundle.
+    #[must_use]
+    pub fn repacked_layers(&self) -> usize {
+        self.repacked
     }
 
     /// The hidden states of several token sequences, in one pass over the weights. Each is what it would be alone.
@@ -142,12 +324,13 @@ impl<H: HeadsKind> Engine<H> {
     pub fn hidden_batch(&mut self, batch: &[&[u32]], stop: Stop<'_>) -> Result<Vec<Vec<f32>>, ForwardError> {
         batch.iter().try_for_each(|tokens| ForwardError::check(tokens, &self.frame.config))?;
         let layout = &self.frame.layout;
+
+        // 1. What is there of each sequence; a block that begins alike is copied and written on.
         let mut sequences = Vec::new();
         for &tokens in batch {
             let hit = self.cache.find(tokens);
             let start = hit.tokens();
             let own = tokens.len().div_ceil(BLOCK) - hit.shared.len();
-            // A block that two sequences begin alike is copied: it belongs to both until here.
             let copied = hit.partial.map(|(block, _)| KvBlock::clone(&block));
             let own = copied.into_iter().chain(std::iter::repeat_with(|| KvBlock::zeroed(layout))).take(own).collect();
             sequences.push(Sequence { tokens: &tokens[start..], start, cache: KvSequence { shared: hit.shared, own } });
@@ -156,8 +339,23 @@ impl<H: HeadsKind> Engine<H> {
             computed: sequences.iter().map(|sequence| sequence.tokens.len()).sum(),
             cached: sequences.iter().map(|sequence| sequence.start).sum(),
         };
+
+        // 2. Layer by layer; one that came from a file is checked when it is first touched.
         let pass = Pass { kernels: self.kernels, pool: &self.pool, stop, frame: &self.frame, observe: None };
-        let hidden = pass.run(&self.layers, &mut sequences, &mut self.workspace)?;
+        let mut rows = pass.begin(&sequences, &mut self.workspace);
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            if layer.unchecked.as_ref().is_some_and(|unchecked| !unchecked.holds(&self.pool)) {
+                let precision = layer.packed.precision();
+                let original = &self.parsed.weights.layers[index];
+                layer.packed = PackedLayer::pack(self.kernels, &self.pool, &self.frame.config, original, precision);
+                self.repacked += 1;
+            }
+            layer.unchecked = None;
+            pass.layer(index, &layer.packed, &mut sequences, &mut rows, &mut self.workspace)?;
+        }
+        let hidden = pass.finish(sequences.len(), &self.workspace);
+
+        // 3. What was computed is kept.
         for (Sequence { cache: KvSequence { shared, own }, .. }, tokens) in sequences.into_iter().zip(batch) {
             self.cache.insert(tokens, shared.len(), own);
         }
@@ -194,14 +392,34 @@ impl<H: HeadsKind> Engine<H> {
 }
 
 /// Digest of all that keys and values depend on, beside the tokens.
-fn seed(bundle: Digest, layers: &[PackedLayer]) -> Digest {
+fn seed(bundle: Digest, layers: &[CheckedLayer]) -> Digest {
     let mut hasher = Sha256::new();
     hasher.update(CACHE_LAYOUT);
     hasher.update(bundle.0);
-    for precision in layers.iter().flat_map(PackedLayer::precision) {
+    for precision in layers.iter().flat_map(|layer| layer.packed.precision()) {
         hasher.update(precision.code());
     }
     Digest(hasher.finalize().into())
+}
+
+/// Weights of the layers.
+fn weights_of(parsed: &Parsed) -> usize {
+    let of_layer = |layer: &crate::bundle::Layer| {
+        let attention = [&layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj];
+        attention.map(|projection| projection.weight.len()).iter().sum::<usize>() + 3 * layer.gate_proj.len()
+    };
+    parsed.weights.layers.iter().map(of_layer).sum()
+}
+
+/// Weights and adapter are finite; a sum of both may not be.
+fn check_folded(packed: &[PackedLayer], parsed: &mut Parsed) -> Result<(), BundleError> {
+    for (packed, layer) in packed.iter().zip(&mut parsed.weights.layers) {
+        if !(packed.qkv.is_finite() && packed.o_proj.is_finite()) {
+            // Folding as the reference does finds which element it is.
+            layer.projections_mut().into_iter().try_for_each(|(_, projection)| projection.fold())?;
+        }
+    }
+    Ok(())
 }
 
 impl<H: HeadsKind> Network for Engine<H> {
@@ -222,8 +440,8 @@ impl<H: HeadsKind> Network for Engine<H> {
 
     fn outputs(&self, hidden: &[f32]) -> H::Outputs {
         assert_eq!(hidden.len(), self.frame.config.hidden_size, "a hidden state of this network");
-        let success: Vec<f32> = self.heads.success.apply(hidden).collect();
-        let mut cost = self.heads.cost.apply(hidden);
+        let success: Vec<f32> = self.parsed.heads.success.apply(hidden).collect();
+        let mut cost = self.parsed.heads.cost.apply(hidden);
         // The cost head has a row for each action: the bundle's check saw to it.
         H::name(&success, PerAction::from_fn(|_| cost.next().unwrap_or(f32::NAN)))
     }

@@ -1,0 +1,129 @@
+//! Remembers the digests of a bundle's files, so that the next start need not read a gigabyte to know what it has.
+//!
+//! A file whose length, times, inode and device are those of before is the file of before: whatever changes its bytes sets
+//! its change time, which no program can set at will. The memo is a cache: if it is missing, unreadable or about other
+//! files, the files are hashed again.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tack_core::Digest;
+
+use crate::bundle::FileBytes;
+
+/// The memo's name in a bundle.
+const FILE: &str = "tack-engine.stamps";
+
+/// Bytes of a memo, at most: some hundred files of some hundred bytes.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// What the system says about a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stamp {
+    name: String,
+    length: u64,
+    /// Seconds and nanoseconds of the last change of its bytes, then of anything about it.
+    times: [i64; 4],
+    inode: u64,
+    device: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    stamp: Stamp,
+    digest: Digest,
+}
+
+impl Stamp {
+    #[cfg(unix)]
+    fn of(directory: &Path, name: &str) -> io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let it = fs::metadata(directory.join(name))?;
+        Ok(Self {
+            name: name.to_owned(),
+            length: it.len(),
+            times: [it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()],
+            inode: it.ino(),
+            device: it.dev(),
+        })
+    }
+
+    #[cfg(not(unix))]
+    fn of(_: &Path, _: &str) -> io::Result<Self> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+}
+
+/// The digests of `files`, in their order, from the memo; those that it does not know are computed and remembered.
+///
+/// Returns also whether any had to be computed.
+pub(crate) fn digests(directory: &Path, files: &[(String, FileBytes)]) -> (Vec<Digest>, bool) {
+    let stamps = || files.iter().map(|(name, _)| Stamp::of(directory, name).ok()).collect::<Vec<_>>();
+    let before = stamps();
+    let known = read(directory).unwrap_or_default();
+    let recall = |stamp: &Option<Stamp>| known.iter().find(|line| Some(&line.stamp) == stamp.as_ref()).map(|it| it.digest);
+    let recalled: Vec<_> = before.iter().map(recall).collect();
+    if recalled.iter().all(Option::is_some) {
+        return (recalled.into_iter().flatten().collect(), false);
+    }
+    let digests: Vec<Digest> =
+        recalled.iter().zip(files).map(|(known, (_, bytes))| known.unwrap_or_else(|| bytes.digest())).collect();
+    // A file that changed while it was read has no digest to remember.
+    if before == stamps() {
+        let lines = before.into_iter().flatten().zip(&digests).map(|(stamp, &digest)| Line { stamp, digest });
+        let lines: Vec<Line> = lines.collect();
+        if lines.len() == files.len() {
+            // What cannot be remembered is computed again.
+            drop(write(directory, &lines));
+        }
+    }
+    (digests, true)
+}
+
+fn read(directory: &Path) -> Option<Vec<Line>> {
+    let path = directory.join(FILE);
+    if fs::metadata(&path).ok()?.len() > BYTES_MAX {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn write(directory: &Path, lines: &[Line]) -> io::Result<()> {
+    let partial = directory.join(format!("{FILE}.{}.partial", std::process::id()));
+    fs::write(&partial, serde_json::to_vec(lines)?)?;
+    fs::rename(&partial, directory.join(FILE)).inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn open(directory: &Path) -> Vec<(String, FileBytes)> {
+        ["a", "b"].map(|name| (name.to_owned(), fs::read(directory.join(name)).unwrap())).map(|(name, bytes)| (name, bytes.into())).into()
+    }
+
+    #[test]
+    fn remembers_until_a_file_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        fs::write(path.join("a"), b"alpha").unwrap();
+        fs::write(path.join("b"), b"beta").unwrap();
+        let expected: Vec<_> = open(path).iter().map(|(_, bytes)| bytes.digest()).collect();
+        assert_eq!(digests(path, &open(path)), (expected.clone(), true));
+        assert_eq!(digests(path, &open(path)), (expected.clone(), false));
+
+        // The same length, and the times of before.
+        let times = fs::metadata(path.join("a")).unwrap().modified().unwrap();
+        fs::write(path.join("a"), b"ALPHA").unwrap();
+        fs::File::options().write(true).open(path.join("a")).unwrap().set_modified(times).unwrap();
+        let (changed, computed) = digests(path, &open(path));
+        assert!(computed && changed[0] != expected[0] && changed[1] == expected[1]);
+
+        for damage in [&b""[..], b"[", b"[{}]", b"\xff\xff"] {
+            fs::write(path.join(FILE), damage).unwrap();
+            assert_eq!(digests(path, &open(path)), (changed.clone(), true));
+        }
+    }
+}
