@@ -123,6 +123,28 @@ pub fn write(directory: &Path, shape: Shape) -> io::Result<()> {
     fs::rename(partial, directory.join("model.safetensors"))
 }
 
+/// Writes a rank-16 adapter of the four attention projections into `directory`, beside the heads of `bundle`.
+///
+/// # Errors
+/// The system's, for a file that cannot be read or written.
+pub fn write_adapter(directory: &Path, bundle: &Path, shape: Shape, seed: u64) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    fs::copy(bundle.join("heads.safetensors"), directory.join("heads.safetensors"))?;
+    let config = r#"{"peft_type": "LORA", "r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}"#;
+    fs::write(directory.join("adapter_config.json"), config)?;
+    let (d, rank) = (shape.hidden_size, 16);
+    let (query, key) = (shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim);
+    let mut tensors = Vec::new();
+    for layer in 0..shape.num_hidden_layers {
+        for (name, out, inner) in [("k_proj", key, d), ("o_proj", d, query), ("q_proj", query, d), ("v_proj", key, d)] {
+            let prefix = format!("base_model.model.layers.{layer}.self_attn.{name}");
+            tensors.push((format!("{prefix}.lora_A.weight"), vec![rank, inner]));
+            tensors.push((format!("{prefix}.lora_B.weight"), vec![out, rank]));
+        }
+    }
+    write_tensors(&directory.join("adapter_model.safetensors"), &tensors, &mut Random(seed))
+}
+
 fn write_tensors(path: &Path, tensors: &[(String, Vec<usize>)], random: &mut Random) -> io::Result<()> {
     let mut header = String::from("{");
     let mut end = 0;

@@ -70,20 +70,23 @@ impl Parsed {
         Ok(Self { config, weights, heads, files: opened.files })
     }
 
-    /// Replaces the adapter and the heads by those of another bundle.
+    /// Replaces the adapter and the heads by those of another bundle; returns the names of the files that were read.
     ///
     /// # Errors
     /// [`BundleError`] for whatever is wrong with them; then nothing was replaced.
-    pub(crate) fn replace_adapter<H: HeadsKind>(&mut self, source: &BundleSource) -> Result<(), BundleError> {
+    pub(crate) fn replace_adapter<H: HeadsKind>(
+        &mut self,
+        source: &BundleSource,
+    ) -> Result<Vec<String>, BundleError> {
         let before: Vec<_> = self.projections_mut().map(|projection| projection.lora.take()).collect();
         let mut opened = Opened { source, files: Vec::new() };
         match self.read_adapter::<H>(&mut opened) {
             Ok(heads) => {
                 self.heads = heads;
-                let replaced = |name: &str| opened.files.iter().any(|(other, _)| other == name);
-                self.files.retain(|(name, _)| !adapter::is_file(name) && !replaced(name));
+                let replaced: Vec<_> = opened.files.iter().map(|(name, _)| name.clone()).collect();
+                self.files.retain(|(name, _)| !adapter::is_file(name) && !replaced.contains(name));
                 self.files.extend(opened.files);
-                Ok(())
+                Ok(replaced)
             }
             Err(error) => {
                 self.projections_mut().zip(before).for_each(|(projection, lora)| projection.lora = lora);

@@ -2,7 +2,7 @@
 
 use crate::engine::aligned::Aligned;
 use crate::engine::isa::{Kernels, MR};
-use crate::engine::matrix::{Matrix, Precision, greatest};
+use crate::engine::matrix::{Matrix, Precision, greatest, interleave};
 use crate::engine::Threads;
 
 /// A `[T, K]`, cut into panels of [`MR`] rows: `[T/MR][K][MR]`, or `[T/MR][K/2][MR]` pairs. Rows that fill up the last
@@ -85,7 +85,7 @@ impl Activations {
                 PanelMut::Float(elements) => {
                     let all = scratch.row.reserve(MR * depth);
                     all.chunks_exact_mut(depth).zip(first..).for_each(|(into, row)| read(row, into));
-                    interleave(all, elements);
+                    interleave::<_, MR>(all, elements);
                 }
                 PanelMut::Integer(pairs, scales) => {
                     let all = scratch.pairs.reserve(MR * depth / 2);
@@ -94,7 +94,7 @@ impl Activations {
                         read(row, row_buffer);
                         *scale = (kernels.quantize)(row_buffer, most, into);
                     }
-                    interleave(all, pairs);
+                    interleave::<_, MR>(all, pairs);
                 }
             }
         })
@@ -107,14 +107,5 @@ impl Activations {
         let Packed::Float(elements) = &self.packed else { unreachable!("integers are not read back") };
         let panel = &elements[row / MR * MR * self.depth..][..MR * self.depth];
         into.iter_mut().zip(panel.iter().skip(row % MR).step_by(MR)).for_each(|(to, from)| *to = *from);
-    }
-}
-
-/// `[MR][K]` to `[K][MR]`.
-fn interleave<T: Copy>(rows: &[T], panel: &mut [T]) {
-    let depth = rows.len() / MR;
-    let rows: [&[T]; MR] = std::array::from_fn(|row| &rows[row * depth..][..depth]);
-    for (k, out) in panel.as_chunks_mut::<MR>().0.iter_mut().enumerate() {
-        *out = rows.map(|row| row[k]);
     }
 }

@@ -20,6 +20,11 @@ pub(crate) struct Aligned<T> {
     element: PhantomData<T>,
 }
 
+impl<T> Aligned<T> {
+    /// No elements.
+    pub(crate) const EMPTY: Self = Self { lines: Vec::new(), length: 0, element: PhantomData };
+}
+
 impl<T: Pod> Aligned<T> {
     /// `length` zeros. Large ones cost nothing until they are touched.
     pub(crate) fn zeroed(length: usize) -> Self {

@@ -12,14 +12,21 @@ use crate::engine::aligned::Aligned;
 use crate::engine::isa::{Kernels, Lanes, MR, NR, Softmax, Tile};
 use crate::engine::kv::{BLOCK, HeadLayout, KvSequence};
 
-/// Working space of one group.
+/// Groups of [`NR`] columns that pass over a block together: a block of keys and values, 64 KB at the full shape, is then
+/// read from memory once for 128 columns, and their queries and outputs stay in the second cache beside it.
+const GROUPS: usize = 4;
+
+/// Columns that one call takes, at most.
+pub(crate) const COLUMNS: usize = GROUPS * NR;
+
+/// Working space of some groups.
 #[derive(Default)]
 pub(crate) struct AttentionScratch {
-    /// `[E][NR]`.
+    /// `[groups][E][NR]`.
     queries: Aligned<f32>,
     /// `[BLOCK][NR]`.
     scores: Aligned<f32>,
-    /// `[E, rounded up to MR][NR]`.
+    /// `[groups][E, rounded up to MR][NR]`.
     outputs: Aligned<f32>,
 }
 
@@ -32,52 +39,81 @@ pub(crate) struct Column<'a> {
     pub(crate) position: usize,
 }
 
-/// Attends with 1 to [`NR`] columns of one key head; `out` is `[columns, E]`.
+/// The keys and values of one head in one layer of a sequence.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyHead<'a> {
+    pub(crate) sequence: &'a KvSequence,
+    pub(crate) layer: usize,
+    pub(crate) head: usize,
+}
+
+/// What a group of columns knows.
+struct Group {
+    last_key: [u32; NR],
+    /// Keys that some column of the group sees.
+    end: usize,
+    softmax: Softmax,
+}
+
+/// Attends with 1 to [`COLUMNS`] columns of one key head; `out` is `[columns, E]`.
 pub(crate) fn attend(
     kernels: &Kernels,
     layout: &HeadLayout,
-    cache: (&KvSequence, usize, usize),
+    keys_of: KeyHead<'_>,
     columns: &[Column<'_>],
     scratch: &mut AttentionScratch,
     out: &mut [f32],
 ) {
-    let (sequence, layer, head) = cache;
     let head_dim = layout.head_dim;
-    let queries = scratch.queries.reserve(head_dim * NR);
+    let (query_size, output_size) = (head_dim * NR, layout.value_rows * NR);
+    let groups = columns.len().div_ceil(NR);
+    let queries = scratch.queries.reserve(groups * query_size);
     let scores = scratch.scores.reserve(BLOCK * NR);
-    let outputs = scratch.outputs.reserve(layout.value_rows * NR);
+    let outputs = scratch.outputs.reserve(groups * output_size);
 
     // 1. Queries side by side. A column without a query is zero; it sees what the last one sees.
     queries.fill(0.0);
-    for (lane, column) in columns.iter().enumerate() {
-        queries.as_chunks_mut::<NR>().0.iter_mut().zip(column.query).for_each(|(row, &x)| row[lane] = x);
-    }
-    let position = |lane: usize| columns[lane.min(columns.len() - 1)].position;
-    let last_key: [u32; NR] = std::array::from_fn(|lane| u32::try_from(position(lane)).unwrap_or(u32::MAX));
-    let end = columns.iter().map(|column| column.position + 1).max().unwrap_or(0);
+    let begin_group = |(columns, queries): (&[Column<'_>], &mut [f32])| {
+        for (lane, column) in columns.iter().enumerate() {
+            queries.as_chunks_mut::<NR>().0.iter_mut().zip(column.query).for_each(|(row, &x)| row[lane] = x);
+        }
+        let position = |lane: usize| columns[lane.min(columns.len() - 1)].position;
+        let last_key = std::array::from_fn(|lane| u32::try_from(position(lane)).unwrap_or(u32::MAX));
+        let end = columns.iter().map(|column| column.position + 1).max().unwrap_or(0);
+        Group { last_key, end, softmax: Softmax::START }
+    };
+    let mut states: Vec<Group> =
+        columns.chunks(NR).zip(queries.chunks_exact_mut(query_size)).map(begin_group).collect();
+    let end = states.iter().map(|group| group.end).max().unwrap_or(0);
 
-    // 2. Block by block: scores, weights, weighted values.
-    let mut softmax = Softmax::START;
+    // 2. Block by block, group by group: scores, weights, weighted values.
     for (index, first_key) in (0..end).step_by(BLOCK).enumerate() {
-        let (keys, values) = sequence.block(index).head(layout, layer, head);
-        let count = (end - first_key).min(BLOCK).next_multiple_of(MR);
-        let scores = &mut scores[..count * NR];
-        for (key, sums) in keys.chunks_exact(head_dim * MR).zip(scores.chunks_exact_mut(MR * NR)) {
-            (kernels.dot_f32)(key, queries, Tile { sums, stride: NR, accumulate: false });
-        }
-        let rows: &mut [Lanes] = scores.as_chunks_mut::<NR>().0;
-        (kernels.softmax_block)(rows, u32::try_from(first_key).unwrap_or(u32::MAX), &last_key, &mut softmax);
-        if index > 0 {
-            (kernels.scale)(outputs.as_chunks_mut::<NR>().0, &softmax.correction);
-        }
-        for (value, sums) in values.chunks_exact(BLOCK * MR).zip(outputs.chunks_exact_mut(MR * NR)) {
-            (kernels.dot_f32)(&value[..count * MR], scores, Tile { sums, stride: NR, accumulate: index > 0 });
+        let (keys, values) = keys_of.sequence.block(index).head(layout, keys_of.layer, keys_of.head);
+        let groups = states.iter_mut().zip(queries.chunks_exact(query_size)).zip(outputs.chunks_exact_mut(output_size));
+        for ((group, queries), outputs) in groups.filter(|((group, _), _)| group.end > first_key) {
+            let count = (group.end - first_key).min(BLOCK).next_multiple_of(MR);
+            let scores = &mut scores[..count * NR];
+            for (key, sums) in keys.chunks_exact(head_dim * MR).zip(scores.chunks_exact_mut(MR * NR)) {
+                (kernels.dot_f32)(key, queries, Tile { sums, stride: NR, accumulate: false });
+            }
+            let rows: &mut [Lanes] = scores.as_chunks_mut::<NR>().0;
+            let first = u32::try_from(first_key).unwrap_or(u32::MAX);
+            (kernels.softmax_block)(rows, first, &group.last_key, &mut group.softmax);
+            if index > 0 {
+                (kernels.scale)(outputs.as_chunks_mut::<NR>().0, &group.softmax.correction);
+            }
+            for (value, sums) in values.chunks_exact(BLOCK * MR).zip(outputs.chunks_exact_mut(MR * NR)) {
+                (kernels.dot_f32)(&value[..count * MR], scores, Tile { sums, stride: NR, accumulate: index > 0 });
+            }
         }
     }
 
     // 3. Rows again, divided by the sum of the weights.
-    for (lane, out) in out.chunks_exact_mut(head_dim).enumerate() {
-        let inverse = 1.0 / softmax.sum[lane];
-        out.iter_mut().zip(outputs.as_chunks::<NR>().0).for_each(|(out, row)| *out = row[lane] * inverse);
+    let groups = out.chunks_mut(NR * head_dim).zip(outputs.chunks_exact(output_size)).zip(&states);
+    for ((out, outputs), group) in groups {
+        for (lane, out) in out.chunks_exact_mut(head_dim).enumerate() {
+            let inverse = 1.0 / group.softmax.sum[lane];
+            out.iter_mut().zip(outputs.as_chunks::<NR>().0).for_each(|(out, row)| *out = row[lane] * inverse);
+        }
     }
 }

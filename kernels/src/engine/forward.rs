@@ -8,7 +8,7 @@ use crate::bundle::{Config, Tensor};
 use crate::engine::Threads;
 use crate::engine::activations::Activations;
 use crate::engine::aligned::Aligned;
-use crate::engine::attention::{Column, attend};
+use crate::engine::attention::{COLUMNS, Column, KeyHead, attend};
 use crate::engine::isa::{Kernels, MR, NR};
 use crate::engine::kv::{BLOCK, HeadLayout, KvSequence, Place, write_key, write_value};
 use crate::engine::layer::{GATES, PackedLayer, Role};
@@ -298,8 +298,8 @@ impl Pass<'_> {
             for segment in segments {
                 let columns = segment.rows * shared;
                 let (of_segment, rest) = out.split_at_mut(columns * head_dim);
-                items.extend((0..).step_by(NR).zip(of_segment.chunks_mut(NR * head_dim)).map(|(first, out)| {
-                    (head, *segment, first..columns.min(first + NR), out)
+                items.extend((0..).step_by(COLUMNS).zip(of_segment.chunks_mut(COLUMNS * head_dim)).map(|(first, out)| {
+                    (head, *segment, first..columns.min(first + COLUMNS), out)
                 }));
                 out = rest;
             }
@@ -314,8 +314,8 @@ impl Pass<'_> {
                     Column { query: &queries[at..at + head_dim], position: segment.first_position + row }
                 })
                 .collect();
-            let cache = (&sequences[segment.sequence].cache, index, head);
-            attend(kernels, layout, cache, &columns, &mut scratch.attention, out);
+            let keys = KeyHead { sequence: &sequences[segment.sequence].cache, layer: index, head };
+            attend(kernels, layout, keys, &columns, &mut scratch.attention, out);
         });
         Self::finished(all)
     }

@@ -80,10 +80,10 @@ impl PackedLayer {
         layer: &Layer,
         precision: LayerPrecision,
     ) -> Self {
-        let (qkv, o_proj) = pack_attention(kernels, pool, config, layer, precision);
+        let (qkv, o_proj) = pack_attention(kernels, pool, config, layer, precision, [None, None]);
         let [_, _, gate_up_shape, down_shape] = shapes(config);
         let intermediate = config.intermediate_size;
-        let gate_up = pack(kernels, pool, gate_up_shape, precision[Role::GateUp as usize], |column, into| {
+        let gate_up = pack(kernels, pool, None, gate_up_shape, precision[Role::GateUp as usize], |column, into| {
             let (panel, place) = (column / NR, column % NR);
             let row = panel * GATES + place % GATES;
             let tensor = if place < GATES { &layer.gate_proj } else { &layer.up_proj };
@@ -91,7 +91,7 @@ impl PackedLayer {
                 tensor.read(row, 0, into);
             }
         });
-        let down_proj = pack(kernels, pool, down_shape, precision[Role::DownProj as usize], |column, into| {
+        let down_proj = pack(kernels, pool, None, down_shape, precision[Role::DownProj as usize], |column, into| {
             if column < layer.down_proj.rows {
                 layer.down_proj.read(column, 0, into);
             }
@@ -136,21 +136,24 @@ pub(crate) fn shapes(config: &Config) -> [MatrixShape; Role::ALL.len()] {
     ]
 }
 
-/// Packs the four projections that an adapter may change: all that a change of adapter must redo.
+/// Packs the four projections that an adapter may change: all that a change of adapter must redo. `old` is what they
+/// replace, for its memory.
 pub(crate) fn pack_attention(
     kernels: &Kernels,
     pool: &Threads,
     config: &Config,
     layer: &Layer,
     precision: LayerPrecision,
+    old: [Option<Matrix>; 2],
 ) -> (Matrix, Matrix) {
+    let [old_qkv, old_o] = old;
     let layout = HeadLayout::new(config);
     let unit = layout.unit_columns();
     let query_columns = layout.units(config.num_attention_heads) * unit;
     let key_columns = layout.units(config.num_key_value_heads) * unit;
     let [q, k, v, o] = [&layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj].map(FoldedRows::new);
     let [qkv_shape, o_shape, ..] = shapes(config);
-    let qkv = pack(kernels, pool, qkv_shape, precision[Role::Qkv as usize], |column, into| {
+    let qkv = pack(kernels, pool, old_qkv, qkv_shape, precision[Role::Qkv as usize], |column, into| {
         let (rows, row) = match column.checked_sub(query_columns) {
             None => (&q, column),
             Some(column) => match column.checked_sub(key_columns) {
@@ -160,7 +163,7 @@ pub(crate) fn pack_attention(
         };
         rows.read(kernels, row, into);
     });
-    let o_proj = pack(kernels, pool, o_shape, precision[Role::OProj as usize], |column, into| {
+    let o_proj = pack(kernels, pool, old_o, o_shape, precision[Role::OProj as usize], |column, into| {
         o.read(kernels, column, into);
     });
     (qkv, o_proj)
@@ -170,11 +173,12 @@ pub(crate) fn pack_attention(
 fn pack(
     kernels: &Kernels,
     pool: &Threads,
+    old: Option<Matrix>,
     MatrixShape { columns, depth }: MatrixShape,
     precision: Precision,
     read: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Matrix {
-    Matrix::pack(pool, columns, depth, precision, |scratch, index, mut panel| {
+    Matrix::pack(pool, old, columns, depth, precision, |scratch, index, mut panel| {
         panel.fill(kernels, scratch, |place, into| read(index * NR + place, &mut into[..depth]));
     })
 }

@@ -86,9 +86,14 @@ pub(crate) enum Body {
 }
 
 impl Matrix {
-    /// Packs a matrix panel by panel, on all threads: `fill` gets the number of a panel and the panel.
+    /// No columns: what stands in for a matrix while it is packed anew.
+    pub(crate) const EMPTY: Self = Self { columns: 0, depth: 0, body: Body::Float(Stored::Owned(Aligned::EMPTY)) };
+
+    /// Packs a matrix panel by panel, on all threads: `fill` gets the number of a panel and the panel. The memory of
+    /// `old` is taken where it fits: new memory must be cleared by the system, which takes as long as packing.
     pub(crate) fn pack(
         pool: &Threads,
+        old: Option<Self>,
         columns: usize,
         depth: usize,
         precision: Precision,
@@ -96,15 +101,22 @@ impl Matrix {
     ) -> Self {
         let (columns, depth) = (columns.next_multiple_of(NR), depth.next_multiple_of(NR));
         let fill = |scratch: &mut Scratch, (index, panel)| fill(&mut scratch.pack, index, panel);
+        let old = old.filter(|old| (old.columns, old.depth) == (columns, depth)).map(|old| old.body);
         let body = match precision {
             Precision::Float => {
-                let mut elements = Aligned::zeroed(columns * depth);
+                let mut elements = match old {
+                    Some(Body::Float(Stored::Owned(elements))) => elements,
+                    _ => Aligned::zeroed(columns * depth),
+                };
                 let panels = elements.chunks_exact_mut(depth * NR).map(PanelMut::Float);
                 pool.for_each(panels.enumerate(), &|| false, fill);
                 Body::Float(Stored::Owned(elements))
             }
             Precision::Integer { weight_bits, activation_bits } => {
-                let (mut pairs, mut scales) = (Aligned::zeroed(columns * depth / 2), Aligned::zeroed(columns));
+                let (mut pairs, mut scales) = match old {
+                    Some(Body::Integer { pairs: Stored::Owned(pairs), scales: Stored::Owned(scales), .. }) => (pairs, scales),
+                    _ => (Aligned::zeroed(columns * depth / 2), Aligned::zeroed(columns)),
+                };
                 let panels = pairs.chunks_exact_mut(depth / 2 * NR).zip(scales.chunks_exact_mut(NR));
                 let panels = panels.map(|(pairs, scales)| PanelMut::Integer { pairs, scales, weight_bits });
                 pool.for_each(panels.enumerate(), &|| false, fill);
@@ -141,7 +153,7 @@ impl Matrix {
     pub(crate) fn requantized(&self, kernels: &Kernels, pool: &Threads, precision: Precision) -> Self {
         let Body::Float(elements) = &self.body else { unreachable!("integers are made from floats alone") };
         let panels: Vec<&[f32]> = elements.chunks_exact(self.depth * NR).collect();
-        Self::pack(pool, self.columns, self.depth, precision, |scratch, index, mut panel| {
+        Self::pack(pool, None, self.columns, self.depth, precision, |scratch, index, mut panel| {
             panel.fill(kernels, scratch, |place, into| {
                 into.iter_mut().zip(panels[index].iter().skip(place).step_by(NR)).for_each(|(to, from)| *to = *from);
             });
@@ -229,32 +241,43 @@ pub(crate) enum PanelMut<'a> {
 
 impl PanelMut<'_> {
     /// Packs the columns that `read` fills: it gets a column's place in the panel and zeros for its K elements, and
-    /// leaves them where the column does not exist. `row` is scratch.
-    pub(crate) fn fill(&mut self, kernels: &Kernels, row: &mut PackScratch, mut read: impl FnMut(usize, &mut [f32])) {
+    /// leaves them where the column does not exist.
+    pub(crate) fn fill(&mut self, kernels: &Kernels, scratch: &mut PackScratch, mut read: impl FnMut(usize, &mut [f32])) {
         match self {
             Self::Float(elements) => {
-                let row = row.row.reserve(elements.len() / NR);
-                for column in 0..NR {
+                let depth = elements.len() / NR;
+                let rows = scratch.row.reserve(NR * depth);
+                for (column, row) in rows.chunks_exact_mut(depth).enumerate() {
                     row.fill(0.0);
                     read(column, row);
-                    elements.iter_mut().skip(column).step_by(NR).zip(row.iter()).for_each(|(to, from)| *to = *from);
                 }
+                interleave::<_, NR>(rows, elements);
             }
             Self::Integer { pairs, scales, weight_bits } => {
                 let depth = pairs.len() / NR * 2;
-                let (row, integers) = (row.row.reserve(depth), row.pairs.reserve(depth / 2));
-                for (column, scale) in scales.iter_mut().enumerate() {
+                let (row, integers) = (scratch.row.reserve(depth), scratch.pairs.reserve(NR * depth / 2));
+                let columns = integers.chunks_exact_mut(depth / 2).zip(scales.iter_mut());
+                for (column, (integers, scale)) in columns.enumerate() {
                     row.fill(0.0);
                     read(column, row);
                     *scale = (kernels.quantize)(row, greatest(*weight_bits), integers);
-                    pairs.iter_mut().skip(column).step_by(NR).zip(integers.iter()).for_each(|(to, from)| *to = *from);
                 }
+                interleave::<_, NR>(integers, pairs);
             }
         }
     }
 }
 
-/// One row on its way into a panel.
+/// `[WIDTH][K]` to `[K][WIDTH]`: reads run along the rows, writes along the panel.
+pub(crate) fn interleave<T: Copy, const WIDTH: usize>(rows: &[T], panel: &mut [T]) {
+    let depth = rows.len() / WIDTH;
+    let rows: [&[T]; WIDTH] = std::array::from_fn(|row| &rows[row * depth..][..depth]);
+    for (k, out) in panel.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+        *out = rows.map(|row| row[k]);
+    }
+}
+
+/// Rows on their way into a panel.
 #[derive(Default)]
 pub(crate) struct PackScratch {
     pub(crate) row: Aligned<f32>,

@@ -1,5 +1,6 @@
 //! The engine as a [`Network`].
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 
@@ -15,6 +16,7 @@ use crate::engine::forward::{Frame, Pass, Sequence, Workspace};
 use crate::engine::isa::{Isa, IsaError, Kernels};
 use crate::engine::kv::{BLOCK, HeadLayout, KvBlock, KvSequence};
 use crate::engine::layer::{LayerPrecision, PackedLayer, pack_attention};
+use crate::engine::matrix::Matrix;
 use crate::engine::pack_file::{self, Identity, PackFileError, Unchecked};
 use crate::engine::prefix_cache::PrefixCache;
 use crate::engine::stamps;
@@ -138,6 +140,8 @@ pub struct Engine<H = ActionHeads> {
     /// The originals: mapped, not read, unless a layer must be packed again.
     parsed: Parsed,
     layers: Vec<CheckedLayer>,
+    /// Of each file, by name, and of all together.
+    file_digests: BTreeMap<String, Digest>,
     digest: Digest,
     isa: Isa,
     kernels: &'static Kernels,
@@ -216,7 +220,8 @@ impl<H: HeadsKind> Engine<H> {
             Some(directory) => stamps::digests(directory, &parsed.files).0,
             None => parsed.files.iter().map(|(_, bytes)| bytes.digest()).collect(),
         };
-        let digest = digest_files(parsed.files.iter().map(|(name, _)| name.as_str()).zip(digests));
+        let file_digests: BTreeMap<_, _> = parsed.files.iter().map(|(name, _)| name.clone()).zip(digests).collect();
+        let digest = digest_files(file_digests.iter().map(|(name, digest)| (name.as_str(), *digest)));
 
         // 3. Its packed weights, from the file or anew.
         let policy = options.precision.to_string();
@@ -255,6 +260,7 @@ impl<H: HeadsKind> Engine<H> {
             frame,
             parsed,
             layers,
+            file_digests,
             digest,
             isa,
             kernels,
@@ -275,7 +281,7 @@ impl<H: HeadsKind> Engine<H> {
     /// # Errors
     /// [`EngineError::Bundle`] for whatever is wrong with the adapter; then the engine is as before.
     pub fn swap_adapter(&mut self, source: &BundleSource) -> Result<(), EngineError> {
-        self.parsed.replace_adapter::<H>(source).map_err(EngineError::Bundle)?;
+        let replaced = self.parsed.replace_adapter::<H>(source).map_err(EngineError::Bundle)?;
         for (layer, checked) in self.parsed.weights.layers.iter().zip(&mut self.layers) {
             let precision = checked.packed.precision();
             // What an unchecked layer keeps must be checked before it is part of a layer that counts as checked.
@@ -283,12 +289,17 @@ impl<H: HeadsKind> Engine<H> {
                 checked.packed = PackedLayer::pack(self.kernels, &self.pool, &self.frame.config, layer, precision);
                 self.repacked += 1;
             } else {
-                (checked.packed.qkv, checked.packed.o_proj) =
-                    pack_attention(self.kernels, &self.pool, &self.frame.config, layer, precision);
+                let packed = &mut checked.packed;
+                let old = [&mut packed.qkv, &mut packed.o_proj].map(|it| Some(std::mem::replace(it, Matrix::EMPTY)));
+                (packed.qkv, packed.o_proj) =
+                    pack_attention(self.kernels, &self.pool, &self.frame.config, layer, precision, old);
             }
         }
-        let digests: Vec<_> = self.parsed.files.iter().map(|(name, bytes)| (name.as_str(), bytes.digest())).collect();
-        self.digest = digest_files(digests);
+        self.file_digests.retain(|name, _| self.parsed.files.iter().any(|(file, _)| file == name));
+        for (name, bytes) in self.parsed.files.iter().filter(|(name, _)| replaced.contains(name)) {
+            self.file_digests.insert(name.clone(), bytes.digest());
+        }
+        self.digest = digest_files(self.file_digests.iter().map(|(name, digest)| (name.as_str(), *digest)));
         self.cache.reset(seed(self.digest, &self.layers));
         Ok(())
     }
