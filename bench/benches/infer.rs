@@ -43,7 +43,8 @@ struct Arguments {
 
 impl Arguments {
     fn read() -> Outcome<Option<Self>> {
-        let (mut directory, mut long, mut exact, mut threads, mut isa, mut samples) = (None, false, None, None, None, 3);
+        let (mut directory, mut long, mut exact, mut threads, mut isa, mut samples) =
+            (None, false, None, None, None, 3);
         // Cargo adds `--bench`.
         let mut arguments = std::env::args().skip(1).filter(|it| it != "--bench");
         while let Some(argument) = arguments.next() {
@@ -252,22 +253,30 @@ fn run(arguments: &Arguments) -> Outcome<()> {
         bench.samples = arguments.samples;
         for new in [64, 256, 512] {
             let spent = bench.row(&format!("{new} new on {PREFIX}"), PREFIX, new, 1)?;
-            println!("    {:.1} times faster than the prefix and these, cold", cold * (1.0 + new as f64 / PREFIX as f64) / spent.cpu_s);
+            println!(
+                "    {:.1} times faster than the prefix and these, cold",
+                cold * (1.0 + new as f64 / PREFIX as f64) / spent.cpu_s
+            );
         }
-        println!("resident {:.0} MB, at most {:.0}; cache {:.0} MB", memory_mb("VmRSS:"), memory_mb("VmHWM:"), bench.engine.cached_bytes() as f64 / 1e6);
+        println!(
+            "resident {:.0} MB, at most {:.0}; cache {:.0} MB",
+            memory_mb("VmRSS:"),
+            memory_mb("VmHWM:"),
+            bench.engine.cached_bytes() as f64 / 1e6
+        );
         swap(&mut engine, &arguments.directory)?;
     }
     Ok(())
 }
 
 fn main() -> ExitCode {
-    let outcome = Arguments::read().and_then(|arguments| match arguments {
-        Some(arguments) => run(&arguments),
-        // `cargo bench` without arguments runs every benchmark; this one needs 1.2 GB of disk, and is asked for.
-        None => {
-            println!("SKIPPED: infer needs a directory for 1.2 GB of random weights");
-            Ok(())
+    let outcome = Arguments::read().and_then(|arguments| {
+        if let Some(arguments) = arguments {
+            return run(&arguments);
         }
+        // `cargo bench` without arguments runs every benchmark; this one needs 3 GB of disk, and is asked for.
+        println!("SKIPPED: infer needs a directory for 1.2 GB of random weights and their pack files");
+        Ok(())
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

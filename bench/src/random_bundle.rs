@@ -1,6 +1,7 @@
 //! A model bundle of any shape with random weights: what speed and rounding are measured on where no trained weights are
 //! at hand.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -50,7 +51,7 @@ impl Shape {
     }
 }
 
-/// SplitMix64.
+/// `SplitMix64`.
 struct Random(u64);
 
 impl Random {
@@ -64,8 +65,8 @@ impl Random {
 
     /// Near enough to a normal number: the sum of four uniform ones, of standard deviation 1.
     fn normal(&mut self) -> f32 {
-        let bits = self.next();
-        let sum: i32 = (0..4).map(|part| i32::from((bits >> (16 * part)) as u16 as i16)).sum();
+        let bits = self.next().to_le_bytes();
+        let sum: i32 = bits.as_chunks::<2>().0.iter().map(|&part| i32::from(i16::from_le_bytes(part))).sum();
         // A uniform 16-bit integer has a deviation of 2^16 / sqrt(12); four of them twice that.
         sum as f32 * (3.0_f32.sqrt() / 65_536.0)
     }
@@ -95,11 +96,17 @@ pub fn write(directory: &Path, shape: Shape) -> io::Result<()> {
     fs::write(directory.join("config.json"), config)?;
 
     let mut random = Random(1);
-    let tensors = [("cost.bias", vec![5]), ("cost.weight", vec![5, d]), ("success.bias", vec![5]), ("success.weight", vec![5, d])];
+    let tensors = [
+        ("cost.bias", vec![5]),
+        ("cost.weight", vec![5, d]),
+        ("success.bias", vec![5]),
+        ("success.weight", vec![5, d]),
+    ];
     let tensors: Vec<_> = tensors.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect();
     write_tensors(&directory.join("heads.safetensors"), &tensors, &mut random)?;
 
-    let mut tensors = vec![("embed_tokens.weight".to_owned(), vec![vocab_size, d]), ("norm.weight".to_owned(), vec![d])];
+    let mut tensors =
+        vec![("embed_tokens.weight".to_owned(), vec![vocab_size, d]), ("norm.weight".to_owned(), vec![d])];
     for layer in 0..num_hidden_layers {
         for (name, shape) in [
             ("input_layernorm", vec![d]),
@@ -152,7 +159,9 @@ fn write_tensors(path: &Path, tensors: &[(String, Vec<usize>)], random: &mut Ran
         let begin = end;
         end += 2 * shape.iter().product::<usize>();
         let comma = if index == 0 { "" } else { "," };
-        header.push_str(&format!(r#"{comma}"{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#));
+        // Writing to a `String` does not fail.
+        let _infallible =
+            write!(header, r#"{comma}"{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#);
     }
     header.push('}');
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
@@ -163,7 +172,8 @@ fn write_tensors(path: &Path, tensors: &[(String, Vec<usize>)], random: &mut Ran
         let gain = name.contains("norm");
         for _ in 0..shape.iter().product::<usize>() {
             let x = if gain { 1.0 } else { 0.02 * random.normal() };
-            file.write_all(&((x.to_bits() >> 16) as u16).to_le_bytes())?;
+            // The upper half of a float is a bfloat16.
+            file.write_all(&x.to_le_bytes()[2..])?;
         }
     }
     file.flush()

@@ -36,7 +36,8 @@ impl Reference {
     pub fn hidden(&self, tokens: &[u32]) -> Result<Vec<f64>, ForwardError> {
         ForwardError::check(tokens, &self.config)?;
         let eps = f64::from(self.config.rms_norm_eps);
-        let mut x: Vec<Vec<f64>> = tokens.iter().map(|&token| row(&self.weights.embed_tokens, token as usize)).collect();
+        let mut x: Vec<Vec<f64>> =
+            tokens.iter().map(|&token| row(&self.weights.embed_tokens, token as usize)).collect();
         for layer in &self.weights.layers {
             self.layer(layer, &mut x);
         }

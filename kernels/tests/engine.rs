@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use safetensors::SafeTensors;
 use tack_core::HeadOutputs;
 use tack_kernels::reference::Reference;
-use tack_kernels::{ActionHeads, Adapter, BundleSource, Engine, EngineOptions, ForwardError, Isa, Network, Precision, PrecisionPolicy, Stop};
+use tack_kernels::{
+    ActionHeads, Adapter, BundleSource, Engine, EngineOptions, ForwardError, Isa, Network, Precision, PrecisionPolicy,
+    Stop,
+};
 
 const CASES: [&str; 7] = ["plain", "wide_heads", "one_kv_head", "theta", "bf16", "f16", "sharded"];
 const LENGTHS: [usize; 9] = [1, 2, 17, 63, 64, 65, 255, 256, 257];
@@ -32,7 +35,11 @@ fn load(case: &str, options: EngineOptions) -> Engine {
 }
 
 fn options(precision: Precision) -> EngineOptions {
-    EngineOptions { precision: PrecisionPolicy::Fixed(precision), threads: NonZeroUsize::new(2).unwrap(), ..EngineOptions::default() }
+    EngineOptions {
+        precision: PrecisionPolicy::Fixed(precision),
+        threads: NonZeroUsize::new(2).unwrap(),
+        ..EngineOptions::default()
+    }
 }
 
 fn expected(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
@@ -64,10 +71,9 @@ fn check_goldens(precision: PrecisionPolicy, limit: f64) {
                 let HeadOutputs { success_logits, cost_preactivations } = engine.outputs(&hidden);
                 let outputs = [success_logits.0, cost_preactivations.0].concat();
                 let part = |part| expected(&file, &format!("{name}.{part}"));
-                for (what, found, expected) in [
-                    ("hidden", hidden, part("hidden")),
-                    ("outputs", outputs, [part("success"), part("cost")].concat()),
-                ] {
+                for (what, found, expected) in
+                    [("hidden", hidden, part("hidden")), ("outputs", outputs, [part("success"), part("cost")].concat())]
+                {
                     let error = relative_error(&found, &expected);
                     let line = format!("{case}, {name}, {what}: relative L2 {error:.2e} of {limit:.0e}");
                     assert!(error <= limit, "{line}"); // false for NaN
@@ -93,6 +99,7 @@ fn the_reference_agrees_with_transformers_and_peft() {
             let vocab_size = load(case, options(Precision::Float)).config().vocab_size;
             for length in [1, 17, 64, 257] {
                 let hidden = reference.hidden(&tokens(length, vocab_size)).unwrap();
+                #[expect(clippy::cast_possible_truncation, reason = "compared with floats of 32 bits")]
                 let hidden: Vec<f32> = hidden.into_iter().map(|x| x as f32).collect();
                 let error = relative_error(&hidden, &expected(&file, &format!("{weights}.f32.{length}.hidden")));
                 assert!(error < FLOAT_LIMIT, "{case}, {weights}, {length} tokens: {error:.2e}");
@@ -164,7 +171,9 @@ fn a_sequence_is_the_same_alone_and_in_company() {
 /// Warm runs of every kind against cold ones: whole blocks, inside a block, one new token, a sequence that turns away.
 #[test]
 fn cold_and_cached_are_the_same_bit_for_bit() {
-    for (case, precision) in [("plain", Precision::STANDARD), ("wide_heads", Precision::Float), ("theta", Precision::STANDARD)] {
+    for (case, precision) in
+        [("plain", Precision::STANDARD), ("wide_heads", Precision::Float), ("theta", Precision::STANDARD)]
+    {
         let mut cold = load(case, EngineOptions { cache_bytes: 0, ..options(precision) });
         let mut warm = load(case, options(precision));
         let vocab_size = cold.config().vocab_size;

@@ -37,7 +37,7 @@ enum Planted {
     Values,
 }
 
-/// Normal numbers from a seed: SplitMix64, sums of four.
+/// Normal numbers from a seed: `SplitMix64`, sums of four.
 fn normal(seed: u64, count: usize, deviation: f32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -110,12 +110,8 @@ fn bundle(planted: Planted) -> BundleSource {
             (name, shape, bytes)
         });
         let made: Vec<_> = made.collect();
-        let view = |(name, shape, bytes): &'_ (&String, &Vec<usize>, Vec<u8>)| {
-            (name.to_string(), TensorView::new(safetensors::Dtype::F32, shape.to_vec(), bytes).map(|v| v.data().to_vec()).unwrap(), shape.to_vec())
-        };
-        let owned: Vec<_> = made.iter().map(view).collect();
-        let views = owned.iter().map(|(name, bytes, shape)| {
-            (name, TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).unwrap())
+        let views = made.iter().map(|(name, shape, bytes)| {
+            (name, TensorView::new(safetensors::Dtype::F32, (*shape).clone(), bytes).unwrap())
         });
         safetensors::serialize(views, None).unwrap()
     };

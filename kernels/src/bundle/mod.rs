@@ -74,10 +74,7 @@ impl Parsed {
     ///
     /// # Errors
     /// [`BundleError`] for whatever is wrong with them; then nothing was replaced.
-    pub(crate) fn replace_adapter<H: HeadsKind>(
-        &mut self,
-        source: &BundleSource,
-    ) -> Result<Vec<String>, BundleError> {
+    pub(crate) fn replace_adapter<H: HeadsKind>(&mut self, source: &BundleSource) -> Result<Vec<String>, BundleError> {
         let before: Vec<_> = self.projections_mut().map(|projection| projection.lora.take()).collect();
         let mut opened = Opened { source, files: Vec::new() };
         match self.read_adapter::<H>(&mut opened) {

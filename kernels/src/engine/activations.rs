@@ -1,9 +1,9 @@
 //! Inputs of a matrix product, packed for the tile: normalized, rounded and laid out in one pass over each row.
 
+use crate::engine::Threads;
 use crate::engine::aligned::Aligned;
 use crate::engine::isa::{Kernels, MR};
 use crate::engine::matrix::{Matrix, Precision, greatest, interleave};
-use crate::engine::Threads;
 
 /// A `[T, K]`, cut into panels of [`MR`] rows: `[T/MR][K][MR]`, or `[T/MR][K/2][MR]` pairs. Rows that fill up the last
 /// panel are zero.
@@ -69,7 +69,10 @@ impl Activations {
                 let Packed::Integer { pairs, scales } = &mut self.packed else { unreachable!("set above") };
                 let scales = scales.reserve(panels * MR).chunks_exact_mut(MR);
                 let panels = pairs.reserve(panels * depth / 2 * MR).chunks_exact_mut(depth / 2 * MR).zip(scales);
-                (panels.map(|(pairs, scales)| PanelMut::Integer(pairs, scales)).enumerate().collect(), greatest(activation_bits))
+                (
+                    panels.map(|(pairs, scales)| PanelMut::Integer(pairs, scales)).enumerate().collect(),
+                    greatest(activation_bits),
+                )
             }
         };
         pool.for_each(items, stop, |scratch, (panel, item)| {

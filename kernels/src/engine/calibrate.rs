@@ -106,11 +106,12 @@ pub(crate) fn calibrate(
             step(&pass, index, layer, &mut sequences, &mut rows, &mut workspace);
         }
         let found = pass.finish(sequences.len(), &workspace);
-        let errors = found.iter().zip(&exact).map(|(f, e)| relative_error(std::slice::from_ref(f), std::slice::from_ref(e)));
+        let errors =
+            found.iter().zip(&exact).map(|(f, e)| relative_error(std::slice::from_ref(f), std::slice::from_ref(e)));
         let error = errors.fold(0.0, f64::max);
         round += 1;
-        // Written so that NaN ends it too: a network that gives none at any precision is not mended by more bits.
-        if !(error > HIDDEN_LIMIT) || round == ROUNDS {
+        // NaN ends it too: a network that gives no number at any precision is not mended by more bits.
+        if error.is_nan() || error <= HIDDEN_LIMIT || round == ROUNDS {
             return packed;
         }
         limit /= 2.0;
@@ -182,7 +183,7 @@ impl Text {
         let mut next = || {
             // The constants of Numerical Recipes; its high bits are the good ones.
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            u32::try_from(u64::from(state) * u64::from(vocabulary) >> 32).unwrap_or(0)
+            u32::try_from((u64::from(state) * u64::from(vocabulary)) >> 32).unwrap_or(0)
         };
         let length = (tokens / SEQUENCES).min(frame.config.max_position_embeddings);
         Self((0..SEQUENCES).map(|_| (0..length).map(|_| next()).collect()).collect())

@@ -189,7 +189,13 @@ impl Pass<'_> {
     ) -> Result<(), ForwardError> {
         let Frame { config, layout, .. } = self.frame;
         let rows = places.len();
-        self.pack_normalized(&layer.input_layernorm, &layer.qkv, &mut workspace.activations, &workspace.residual, rows)?;
+        self.pack_normalized(
+            &layer.input_layernorm,
+            &layer.qkv,
+            &mut workspace.activations,
+            &workspace.residual,
+            rows,
+        )?;
         self.observe(Role::Qkv, &workspace.activations);
         let queries = layout.units(config.num_attention_heads);
         let units = layout.units(config.num_key_value_heads);
@@ -298,9 +304,12 @@ impl Pass<'_> {
             for segment in segments {
                 let columns = segment.rows * shared;
                 let (of_segment, rest) = out.split_at_mut(columns * head_dim);
-                items.extend((0..).step_by(COLUMNS).zip(of_segment.chunks_mut(COLUMNS * head_dim)).map(|(first, out)| {
-                    (head, *segment, first..columns.min(first + COLUMNS), out)
-                }));
+                items.extend(
+                    (0..)
+                        .step_by(COLUMNS)
+                        .zip(of_segment.chunks_mut(COLUMNS * head_dim))
+                        .map(|(first, out)| (head, *segment, first..columns.min(first + COLUMNS), out)),
+                );
                 out = rest;
             }
         }
@@ -389,13 +398,17 @@ impl Pass<'_> {
         rows: usize,
     ) -> Result<(), ForwardError> {
         let kernels = self.kernels;
-        let all = self.pool.for_each(residual.chunks_exact_mut(rows * NR).enumerate(), &self.stopped(), |scratch, (panel, out)| {
-            for block in row_blocks(rows, matrix.depth) {
-                let sums = scratch.sums.reserve(block.len().next_multiple_of(MR) * NR);
-                matrix.multiply(kernels, activations, block.clone(), panel..panel + 1, sums);
-                out[block.start * NR..block.end * NR].iter_mut().zip(sums.iter()).for_each(|(x, sum)| *x += sum);
-            }
-        });
+        let all = self.pool.for_each(
+            residual.chunks_exact_mut(rows * NR).enumerate(),
+            &self.stopped(),
+            |scratch, (panel, out)| {
+                for block in row_blocks(rows, matrix.depth) {
+                    let sums = scratch.sums.reserve(block.len().next_multiple_of(MR) * NR);
+                    matrix.multiply(kernels, activations, block.clone(), panel..panel + 1, sums);
+                    out[block.start * NR..block.end * NR].iter_mut().zip(sums.iter()).for_each(|(x, sum)| *x += sum);
+                }
+            },
+        );
         Self::finished(all)
     }
 }

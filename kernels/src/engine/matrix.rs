@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::engine::{Scratch, Threads};
 use crate::engine::activations::{Activations, Packed};
 use crate::engine::aligned::{Aligned, Stored};
 use crate::engine::isa::{Kernels, MR, NR, Tile};
+use crate::engine::{Scratch, Threads};
 
 /// How the numbers of one matrix product are held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub enum Precision {
     /// Integers of so many bits, sign included, in 16-bit lanes: weights scaled by row, inputs by token.
     Integer {
         /// Bits of a weight.
-        weight_bits: u32,
+        weight_bits: u8,
         /// Bits of an input.
-        activation_bits: u32,
+        activation_bits: u8,
     },
 }
 
@@ -41,7 +41,7 @@ impl Precision {
     pub const fn code(self) -> [u8; 2] {
         match self {
             Self::Float => [0, 0],
-            Self::Integer { weight_bits, activation_bits } => [weight_bits as u8, activation_bits as u8],
+            Self::Integer { weight_bits, activation_bits } => [weight_bits, activation_bits],
         }
     }
 
@@ -52,13 +52,13 @@ impl Precision {
 
     /// Elements of K whose products always fit in a sum of 32 bits: `2^(w-1) * 2^(a-1) * length <= 2^31`, and neither
     /// factor reaches its power of two.
-    const fn integer_sum(weight_bits: u32, activation_bits: u32) -> usize {
+    const fn integer_sum(weight_bits: u8, activation_bits: u8) -> usize {
         1 << (33 - weight_bits - activation_bits)
     }
 }
 
 /// The greatest integer of so many bits, sign included.
-pub(crate) const fn greatest(bits: u32) -> f32 {
+pub(crate) const fn greatest(bits: u8) -> f32 {
     ((1 << (bits - 1)) - 1) as f32
 }
 
@@ -80,8 +80,8 @@ pub(crate) enum Body {
         pairs: Stored<i32>,
         /// One a column: `weight = scale * integer`.
         scales: Stored<f32>,
-        weight_bits: u32,
-        activation_bits: u32,
+        weight_bits: u8,
+        activation_bits: u8,
     },
 }
 
@@ -114,7 +114,9 @@ impl Matrix {
             }
             Precision::Integer { weight_bits, activation_bits } => {
                 let (mut pairs, mut scales) = match old {
-                    Some(Body::Integer { pairs: Stored::Owned(pairs), scales: Stored::Owned(scales), .. }) => (pairs, scales),
+                    Some(Body::Integer { pairs: Stored::Owned(pairs), scales: Stored::Owned(scales), .. }) => {
+                        (pairs, scales)
+                    }
                     _ => (Aligned::zeroed(columns * depth / 2), Aligned::zeroed(columns)),
                 };
                 let panels = pairs.chunks_exact_mut(depth / 2 * NR).zip(scales.chunks_exact_mut(NR));
@@ -211,7 +213,7 @@ impl Matrix {
                     let start = self.depth * width;
                     move |panel| start * panel + k_block.start * width..start * panel + k_block.end * width
                 };
-                let (a, b) = (&a[part.clone()(MR)(row_panel)], &weights[part(NR)(panel)]);
+                let (a, b) = (&a[part(MR)(row_panel)], &weights[part(NR)(panel)]);
                 (kernels.dot_f32)(a, b, Tile { sums, stride, accumulate });
             }
             (Body::Integer { pairs, weight_bits, activation_bits, .. }, Packed::Integer { pairs: a, .. }) => {
@@ -236,13 +238,18 @@ impl Matrix {
 /// One panel of a matrix that is being packed: [`NR`] columns.
 pub(crate) enum PanelMut<'a> {
     Float(&'a mut [f32]),
-    Integer { pairs: &'a mut [i32], scales: &'a mut [f32], weight_bits: u32 },
+    Integer { pairs: &'a mut [i32], scales: &'a mut [f32], weight_bits: u8 },
 }
 
 impl PanelMut<'_> {
     /// Packs the columns that `read` fills: it gets a column's place in the panel and zeros for its K elements, and
     /// leaves them where the column does not exist.
-    pub(crate) fn fill(&mut self, kernels: &Kernels, scratch: &mut PackScratch, mut read: impl FnMut(usize, &mut [f32])) {
+    pub(crate) fn fill(
+        &mut self,
+        kernels: &Kernels,
+        scratch: &mut PackScratch,
+        mut read: impl FnMut(usize, &mut [f32]),
+    ) {
         match self {
             Self::Float(elements) => {
                 let depth = elements.len() / NR;

@@ -26,9 +26,9 @@ pub use calibrate::PrecisionPolicy;
 pub use isa::{Isa, IsaError};
 pub use layer::{LayerPrecision, Role};
 pub use matrix::Precision;
-pub use peak::Peak;
 pub use network::{Engine, EngineError, EngineOptions, LoadPhase, PACK_LEAST, PackFile, PackSource, PassTokens};
 pub use pack_file::PackFileError;
+pub use peak::Peak;
 
 /// The threads of an engine.
 pub(crate) type Threads = pool::Pool<Scratch>;

@@ -185,7 +185,8 @@ pub(crate) fn open(
     if digest(header).0 != trailer[8..40] {
         return Err(refused("has a damaged header".into()));
     }
-    let header: Header = serde_json::from_slice(header).map_err(|error| refused(format!("has a header that is no header: {error}")))?;
+    let header: Header =
+        serde_json::from_slice(header).map_err(|error| refused(format!("has a header that is no header: {error}")))?;
 
     // 2. It is of this layout, bundle and policy, and each layer has the size that follows from them.
     let Header { layout, bundle, policy, layers: headers } = header;
@@ -195,7 +196,8 @@ pub(crate) fn open(
     let mut packed = Vec::new();
     for (index, (header, layer)) in headers.into_iter().zip(layers).enumerate() {
         let precision = header.precision.map(Precision::from_code);
-        let expected = precision.iter().all(Option::is_some).then(|| arrays(config, precision.map(Option::unwrap_or_default)));
+        let expected =
+            precision.iter().all(Option::is_some).then(|| arrays(config, precision.map(Option::unwrap_or_default)));
         let bytes = header.begin..header.end;
         let sound = match &expected {
             Some(Some((_, size))) => {
@@ -212,18 +214,19 @@ pub(crate) fn open(
 
         // 3. Its matrices, where they lie.
         let place = |range: &Range<usize>| bytes.start + range.start..bytes.start + range.end;
-        let mut matrices = shapes(config).into_iter().zip(arrays.iter().zip(header.precision)).map(|(shape, (arrays, code))| {
-            let body = match Precision::from_code(code).unwrap_or_default() {
-                Precision::Float => Body::Float(Stored::Mapped(file.clone(), place(&arrays[0]))),
-                Precision::Integer { weight_bits, activation_bits } => Body::Integer {
-                    pairs: Stored::Mapped(file.clone(), place(&arrays[0])),
-                    scales: Stored::Mapped(file.clone(), place(&arrays[1])),
-                    weight_bits,
-                    activation_bits,
-                },
-            };
-            Matrix { columns: shape.columns.next_multiple_of(NR), depth: shape.depth.next_multiple_of(NR), body }
-        });
+        let mut matrices =
+            shapes(config).into_iter().zip(arrays.iter().zip(header.precision)).map(|(shape, (arrays, code))| {
+                let body = match Precision::from_code(code).unwrap_or_default() {
+                    Precision::Float => Body::Float(Stored::Mapped(file.clone(), place(&arrays[0]))),
+                    Precision::Integer { weight_bits, activation_bits } => Body::Integer {
+                        pairs: Stored::Mapped(file.clone(), place(&arrays[0])),
+                        scales: Stored::Mapped(file.clone(), place(&arrays[1])),
+                        weight_bits,
+                        activation_bits,
+                    },
+                };
+                Matrix { columns: shape.columns.next_multiple_of(NR), depth: shape.depth.next_multiple_of(NR), body }
+            });
         let (Some(qkv), Some(o), Some(gate_up), Some(down)) =
             (matrices.next(), matrices.next(), matrices.next(), matrices.next())
         else {
@@ -278,7 +281,9 @@ fn write_to(
             }
         }
         let mut blocks = vec![Digest([0; 32]); size.div_ceil(BLOCK_BYTES)];
-        pool.for_each(blocks.iter_mut().zip(bytes.chunks(BLOCK_BYTES)), &|| false, |_, (to, bytes)| *to = digest(bytes));
+        pool.for_each(blocks.iter_mut().zip(bytes.chunks(BLOCK_BYTES)), &|| false, |_, (to, bytes)| {
+            *to = digest(bytes);
+        });
         let begin = end.next_multiple_of(PAGE_BYTES);
         file.write_all(&vec![0; begin - end])?;
         file.write_all(&bytes)?;

@@ -111,9 +111,7 @@ impl<S: Default + Send> Pool<S> {
         }
         // SAFETY: only the lifetime changes. No helper holds `work` after it has counted itself out of `running`, this
         // function takes it back out of `phase` and does not return, by panic neither, before `running` is zero.
-        let lasting = unsafe {
-            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work)
-        };
+        let lasting = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
         shared.running.store(self.helpers.len(), Ordering::Relaxed);
         {
             let mut phase = lock(&shared.phase);

@@ -198,14 +198,8 @@ mod tests {
     use crate::engine::kv::HeadLayout;
     use proptest::prelude::*;
 
-    const LAYOUT: HeadLayout = HeadLayout {
-        head_dim: 8,
-        value_rows: 8,
-        heads_per_unit: 4,
-        key_value_heads: 1,
-        queries_per_key: 2,
-        layers: 1,
-    };
+    const LAYOUT: HeadLayout =
+        HeadLayout { head_dim: 8, value_rows: 8, heads_per_unit: 4, key_value_heads: 1, queries_per_key: 2, layers: 1 };
 
     fn cache(blocks: usize) -> PrefixCache {
         PrefixCache::new(Digest([0; 32]), blocks * LAYOUT.block_bytes() + 1, LAYOUT.block_bytes())

@@ -63,7 +63,8 @@ pub(crate) fn digests(directory: &Path, files: &[(String, FileBytes)]) -> (Vec<D
     let stamps = || files.iter().map(|(name, _)| Stamp::of(directory, name).ok()).collect::<Vec<_>>();
     let before = stamps();
     let known = read(directory).unwrap_or_default();
-    let recall = |stamp: &Option<Stamp>| known.iter().find(|line| Some(&line.stamp) == stamp.as_ref()).map(|it| it.digest);
+    let recall =
+        |stamp: &Option<Stamp>| known.iter().find(|line| Some(&line.stamp) == stamp.as_ref()).map(|it| it.digest);
     let recalled: Vec<_> = before.iter().map(recall).collect();
     if recalled.iter().all(Option::is_some) {
         return (recalled.into_iter().flatten().collect(), false);
@@ -96,14 +97,18 @@ fn write(directory: &Path, lines: &[Line]) -> io::Result<()> {
     fs::rename(&partial, directory.join(FILE)).inspect_err(|_| drop(fs::remove_file(&partial)))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn open(directory: &Path) -> Vec<(String, FileBytes)> {
-        ["a", "b"].map(|name| (name.to_owned(), fs::read(directory.join(name)).unwrap())).map(|(name, bytes)| (name, bytes.into())).into()
+        ["a", "b"]
+            .map(|name| (name.to_owned(), fs::read(directory.join(name)).unwrap()))
+            .map(|(name, bytes)| (name, bytes.into()))
+            .into()
     }
 
+    #[cfg(unix)]
     #[test]
     fn remembers_until_a_file_changes() {
         let directory = tempfile::tempdir().unwrap();

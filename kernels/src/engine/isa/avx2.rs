@@ -15,7 +15,21 @@ pub(crate) static KERNELS: Kernels = table(dot_i16_madd, burn_i16_madd);
 pub(crate) static KERNELS_VNNI: Kernels = table(dot_i16_vnni, burn_i16_vnni);
 
 const fn table(dot_i16: fn(&[i32], &[i32], Tile<'_>), burn_i16: fn(u32) -> f32) -> Kernels {
-    Kernels { dot_i16, dot_f32, burn_i16, burn_f32, vector: 8, normalize, quantize, rotate, silu_mul, softmax_block, scale, scale_outer, add_scaled }
+    Kernels {
+        dot_i16,
+        dot_f32,
+        burn_i16,
+        burn_f32,
+        vector: 8,
+        normalize,
+        quantize,
+        rotate,
+        silu_mul,
+        softmax_block,
+        scale,
+        scale_outer,
+        add_scaled,
+    }
 }
 
 /// Columns of a quarter tile: two vectors. [`ROWS`] times two sums and two vectors of B fit in 16 registers.
@@ -58,7 +72,8 @@ macro_rules! dot_i16 {
             #[target_feature(enable = $features)]
             fn compiled(steps: u32) -> f32 {
                 let $b = _mm256_set1_epi32(std::hint::black_box(0x0002_0003));
-                let mut sums = [_mm256_setzero_si256(); CHAINS];
+                // Not zero, which the compiler could carry through to the end.
+                let mut sums = [_mm256_set1_epi32(std::hint::black_box(1)); CHAINS];
                 for _ in 0..steps {
                     for $sum in &mut sums {
                         // The sum is an operand too, so that no product is loop-invariant.
@@ -113,7 +128,7 @@ fn burn_f32(steps: u32) -> f32 {
     #[target_feature(enable = "avx2,fma")]
     fn compiled(steps: u32) -> f32 {
         let [a, b] = std::hint::black_box([0.5, 0.25]).map(|x| _mm256_set1_ps(x));
-        let mut sums = [_mm256_setzero_ps(); CHAINS];
+        let mut sums = [_mm256_set1_ps(std::hint::black_box(1.0)); CHAINS];
         for _ in 0..steps {
             for sum in &mut sums {
                 *sum = _mm256_fmadd_ps(*sum, a, b);

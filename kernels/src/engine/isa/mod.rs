@@ -88,8 +88,7 @@ impl fmt::Display for Names<'_> {
 }
 
 impl Isa {
-    const ALL: [Self; 6] =
-        [Self::Scalar, Self::Neon, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Avx512Vnni];
+    const ALL: [Self; 6] = [Self::Scalar, Self::Neon, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Avx512Vnni];
 
     /// Its name on a command line.
     #[must_use]
@@ -208,7 +207,7 @@ pub(crate) struct Tile<'a> {
 
 impl Tile<'_> {
     /// Row `row`, which is below [`MR`].
-    #[inline(always)]
+    #[inline]
     pub(crate) fn row(&mut self, row: usize) -> &mut Lanes {
         let start = row * self.stride;
         let Ok(lanes) = (&mut self.sums[start..start + NR]).try_into() else {
@@ -252,7 +251,7 @@ pub(crate) struct Kernels {
 pub(crate) use rows::Softmax;
 
 /// Defines `Kernels` entries that compile the bodies of [`rows`] for one set of features.
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_macros))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_macros))]
 macro_rules! row_kernels {
     ($features:literal) => {
         use super::rows;
@@ -277,7 +276,7 @@ macro_rules! row_kernels {
         }
     };
 }
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_imports))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_imports))]
 use row_kernels;
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! They are written for vectors: sums run in [`NR`] separate lanes that are added at the end, so that the order of every
 //! sum is written here and no compiler may or need change it.
 
+#![expect(clippy::inline_always, reason = "a body must be compiled inside the function that has the features")]
+
 use super::{Lanes, NR};
 
 /// RMSNorm in place: `row[i] = row[i] * r * gain[i]`, `r = 1 / sqrt(mean(row^2) + eps)`.
@@ -80,7 +82,7 @@ pub(super) fn quantize(row: &[f32], greatest: f32, pairs: &mut [i32]) -> f32 {
 #[inline(always)]
 pub(crate) fn round(x: f32) -> i32 {
     // Between 2^23 and 2^24 neighbors differ by one, so the mantissa counts.
-    ((x + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32)
+    (x + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed()
 }
 
 /// Rotates a head by the angles of its position: element `i` of the first half with element `i` of the second.
@@ -194,14 +196,13 @@ pub(crate) fn exp(x: f32) -> f32 {
     }
     let series = (series * r).mul_add(r, r) + 1.0;
     let scaled = f32::from_bits(series.to_bits().wrapping_add(shifted.to_bits() << 23));
-    // Comparisons in this form give NaN for NaN: neither holds, so `x` itself comes back.
     if x < LEAST {
         0.0
     } else if x >= MOST {
         f32::INFINITY
-    } else if x == x {
-        scaled
-    } else {
+    } else if x.is_nan() {
         x
+    } else {
+        scaled
     }
 }

@@ -1,3 +1,5 @@
+#![expect(clippy::cast_possible_truncation, reason = "numbers that were made small enough")]
+
 use super::rows::{self, exp, round};
 use super::*;
 
@@ -30,10 +32,17 @@ fn an_integer_tile_is_the_exact_sum() {
         for (steps, stride, accumulate) in [(1, NR, false), (3, NR + 7, true), (128, 128, true), (128, NR, false)] {
             // The greatest sums that the precisions in use can make: 2047 x 4095 x 256 < 2^31.
             let value = |x: f32, most: f32| round((x * 1.5).clamp(-1.0, 1.0) * most) as i16;
-            let a: Vec<[i16; 2]> = noise(1, 2 * steps * MR).chunks(2).map(|x| [value(x[0], 4095.0), value(x[1], 4095.0)]).collect();
+            let a: Vec<[i16; 2]> =
+                noise(1, 2 * steps * MR).chunks(2).map(|x| [value(x[0], 4095.0), value(x[1], 4095.0)]).collect();
             let b: Vec<i16> = noise(2, 2 * steps * NR).into_iter().map(|x| value(x, 2047.0)).collect();
-            let pairs: Vec<i32> = a.iter().map(|&[low, high]| i32::from(low) & 0xffff | i32::from(high) << 16).collect();
-            let b_pairs: Vec<i32> = b.as_chunks::<2>().0.iter().map(|&[low, high]| i32::from(low) & 0xffff | i32::from(high) << 16).collect();
+            let pairs: Vec<i32> =
+                a.iter().map(|&[low, high]| i32::from(low) & 0xffff | i32::from(high) << 16).collect();
+            let b_pairs: Vec<i32> = b
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|&[low, high]| i32::from(low) & 0xffff | i32::from(high) << 16)
+                .collect();
             let before = noise(3, MR * stride);
             let mut sums = before.clone();
             (kernels.dot_i16)(&pairs, &b_pairs, Tile { sums: &mut sums, stride, accumulate });
@@ -42,13 +51,19 @@ fn an_integer_tile_is_the_exact_sum() {
                     let at = row * stride + column;
                     let expected = if column < NR {
                         let dot: i64 = (0..2 * steps)
-                            .map(|k| i64::from(a[k / 2 * MR + row][k % 2]) * i64::from(b[(k / 2 * NR + column) * 2 + k % 2]))
+                            .map(|k| {
+                                i64::from(a[k / 2 * MR + row][k % 2]) * i64::from(b[(k / 2 * NR + column) * 2 + k % 2])
+                            })
                             .sum();
                         dot as f32 + if accumulate { before[at] } else { 0.0 }
                     } else {
                         before[at]
                     };
-                    assert_eq!(sums[at].to_bits(), expected.to_bits(), "{isa} {steps} steps, row {row} column {column}");
+                    assert_eq!(
+                        sums[at].to_bits(),
+                        expected.to_bits(),
+                        "{isa} {steps} steps, row {row} column {column}"
+                    );
                 }
             }
         }
@@ -101,25 +116,73 @@ fn rows_are_the_scalar_ones_bit_for_bit() {
             let both = |run: &dyn Fn(&Kernels) -> Vec<f32>, name: &str| {
                 assert_eq!(bits(&run(kernels)), bits(&run(twin)), "{isa} {name} {length}");
             };
-            both(&|k| { let mut x = row.clone(); (k.normalize)(&mut x, &gain, 1e-6); x }, "normalize");
-            both(&|k| { let mut x = row.clone(); (k.scale_outer)(&mut x, 0.3, &gain); x }, "scale_outer");
-            both(&|k| { let mut x = row.clone(); (k.add_scaled)(&mut x, 0.3, &gain); x }, "add_scaled");
-            both(&|k| { let mut x = row.clone(); (k.rotate)(&mut x, &gain[..length / 2], &gain[length / 2..]); x }, "rotate");
-            both(&|k| {
-                let mut pairs = vec![0; length / 2];
-                let scale = (k.quantize)(&row, 4095.0, &mut pairs);
-                pairs.into_iter().map(|pair| pair as f32).chain([scale]).collect()
-            }, "quantize");
+            both(
+                &|k| {
+                    let mut x = row.clone();
+                    (k.normalize)(&mut x, &gain, 1e-6);
+                    x
+                },
+                "normalize",
+            );
+            both(
+                &|k| {
+                    let mut x = row.clone();
+                    (k.scale_outer)(&mut x, 0.3, &gain);
+                    x
+                },
+                "scale_outer",
+            );
+            both(
+                &|k| {
+                    let mut x = row.clone();
+                    (k.add_scaled)(&mut x, 0.3, &gain);
+                    x
+                },
+                "add_scaled",
+            );
+            both(
+                &|k| {
+                    let mut x = row.clone();
+                    (k.rotate)(&mut x, &gain[..length / 2], &gain[length / 2..]);
+                    x
+                },
+                "rotate",
+            );
+            both(
+                &|k| {
+                    let mut pairs = vec![0; length / 2];
+                    let scale = (k.quantize)(&row, 4095.0, &mut pairs);
+                    pairs.into_iter().map(|pair| pair as f32).chain([scale]).collect()
+                },
+                "quantize",
+            );
             let mut lanes = [[0.0; NR]; 9];
             lanes.as_flattened_mut().copy_from_slice(&noise(6, 9 * NR));
-            both(&|k| { let mut x = lanes; (k.scale)(&mut x, &lanes[3]); x.concat() }, "scale");
-            both(&|k| { let mut out = [0.0; NR / 2]; (k.silu_mul)(&lanes[1], &mut out); out.to_vec() }, "silu_mul");
-            both(&|k| {
-                let (mut x, mut state) = (lanes, Softmax::START);
-                (k.softmax_block)(&mut x, 0, &std::array::from_fn(|lane| lane as u32), &mut state);
-                (k.softmax_block)(&mut x, 9, &std::array::from_fn(|lane| lane as u32), &mut state);
-                [x.concat(), state.most.to_vec(), state.sum.to_vec(), state.correction.to_vec()].concat()
-            }, "softmax_block");
+            both(
+                &|k| {
+                    let mut x = lanes;
+                    (k.scale)(&mut x, &lanes[3]);
+                    x.concat()
+                },
+                "scale",
+            );
+            both(
+                &|k| {
+                    let mut out = [0.0; NR / 2];
+                    (k.silu_mul)(&lanes[1], &mut out);
+                    out.to_vec()
+                },
+                "silu_mul",
+            );
+            both(
+                &|k| {
+                    let (mut x, mut state) = (lanes, Softmax::START);
+                    (k.softmax_block)(&mut x, 0, &std::array::from_fn(|lane| lane as u32), &mut state);
+                    (k.softmax_block)(&mut x, 9, &std::array::from_fn(|lane| lane as u32), &mut state);
+                    [x.concat(), state.most.to_vec(), state.sum.to_vec(), state.correction.to_vec()].concat()
+                },
+                "softmax_block",
+            );
         }
     });
 }
@@ -174,14 +237,15 @@ fn exp_is_within_two_units_in_the_last_place() {
     #[rustfmt::skip]
     let cases = [(0.0, 1.0), (-88.0, 0.0), (f32::NEG_INFINITY, 0.0), (89.0, f32::INFINITY), (f32::INFINITY, f32::INFINITY)];
     for (x, expected) in cases {
-        assert_eq!(exp(x), expected, "{x}");
+        assert_eq!(exp(x).to_bits(), expected.to_bits(), "{x}");
     }
     assert!(exp(f32::NAN).is_nan());
 }
 
 #[test]
 fn softmax_over_blocks_is_the_softmax_of_the_whole() {
-    let scores: Vec<Lanes> = noise(8, 24 * NR).as_chunks::<NR>().0.iter().map(|lanes| lanes.map(|x| 20.0 * x)).collect();
+    let scores: Vec<Lanes> =
+        noise(8, 24 * NR).as_chunks::<NR>().0.iter().map(|lanes| lanes.map(|x| 20.0 * x)).collect();
     let last_key = std::array::from_fn(|lane| [0, 5, 7, 8, 15, 16, 23][lane % 7]);
     let mut state = Softmax::START;
     let mut sums = [[0.0; NR]; 1];
@@ -197,7 +261,8 @@ fn softmax_over_blocks_is_the_softmax_of_the_whole() {
     for lane in 0..NR {
         let seen = last_key[lane] as usize + 1;
         let weights: Vec<f64> = scores[..seen].iter().map(|scores| f64::from(scores[lane]).exp()).collect();
-        let mean = weights.iter().enumerate().map(|(key, weight)| key as f64 * weight).sum::<f64>() / weights.iter().sum::<f64>();
+        let mean = weights.iter().enumerate().map(|(key, weight)| key as f64 * weight).sum::<f64>()
+            / weights.iter().sum::<f64>();
         let ours = f64::from(sums[0][lane] / state.sum[lane]);
         assert!((ours - mean).abs() < 1e-5 * mean.max(1.0), "lane {lane}: {ours} is not {mean}");
     }
