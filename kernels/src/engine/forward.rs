@@ -299,6 +299,10 @@ impl Pass<'_> {
         let per_head = rows * shared * head_dim;
         let attended = workspace.attended.reserve(layout.key_value_heads * per_head);
 
+        // As many columns together as leave work for every thread; the sums of a column are the same in any company.
+        let wide =
+            layout.key_value_heads * segments.iter().map(|it| (it.rows * shared).div_ceil(COLUMNS)).sum::<usize>();
+        let step = if wide < 2 * self.pool.threads() { NR } else { COLUMNS };
         let mut items = Vec::new();
         for (head, mut out) in attended.chunks_exact_mut(per_head).enumerate() {
             for segment in segments {
@@ -306,9 +310,9 @@ impl Pass<'_> {
                 let (of_segment, rest) = out.split_at_mut(columns * head_dim);
                 items.extend(
                     (0..)
-                        .step_by(COLUMNS)
-                        .zip(of_segment.chunks_mut(COLUMNS * head_dim))
-                        .map(|(first, out)| (head, *segment, first..columns.min(first + COLUMNS), out)),
+                        .step_by(step)
+                        .zip(of_segment.chunks_mut(step * head_dim))
+                        .map(|(first, out)| (head, *segment, first..columns.min(first + step), out)),
                 );
                 out = rest;
             }
