@@ -1,6 +1,8 @@
 //! The house: which room may know which, what the privileged and the heap-free rooms link, where `unsafe` may stand,
 //! and that the map and the README are true of the tree.
 
+#![expect(clippy::unwrap_used, reason = "a test asserts by panicking, its helpers too")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,14 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tack-executor", &["tack-core", "tack-sandbox-client"]),
     (
         "tack",
-        &[
-            "tack-controller",
-            "tack-core",
-            "tack-executor",
-            "tack-sandbox-client",
-            "tack-sandboxd",
-            "tack-trajectory",
-        ],
+        &["tack-controller", "tack-core", "tack-executor", "tack-sandbox-client", "tack-sandboxd", "tack-trajectory"],
     ),
 ];
 
@@ -88,14 +83,7 @@ impl Metadata {
     fn read() -> Self {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)
-            .args([
-                "metadata",
-                "--format-version",
-                "1",
-                "--locked",
-                "--filter-platform",
-                "x86_64-unknown-linux-gnu",
-            ])
+            .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])
             .current_dir(checkout())
             .output()
             .unwrap();
@@ -104,12 +92,7 @@ impl Metadata {
     }
 
     fn name_of(&self, id: &str) -> &str {
-        let package = self.0["packages"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|it| it["id"] == id)
-            .unwrap();
+        let package = self.0["packages"].as_array().unwrap().iter().find(|it| it["id"] == id).unwrap();
         package["name"].as_str().unwrap()
     }
 
@@ -121,35 +104,15 @@ impl Metadata {
     /// What `name` links directly: normal dependencies, as resolved; no build scripts, macros' hosts or tests.
     fn links(&self, name: &str) -> BTreeSet<&str> {
         let nodes = self.0["resolve"]["nodes"].as_array().unwrap();
-        let node = nodes
-            .iter()
-            .find(|it| self.name_of(it["id"].as_str().unwrap()) == name)
-            .unwrap();
-        let normal = |dep: &&Value| {
-            dep["dep_kinds"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|it| it["kind"].is_null())
-        };
+        let node = nodes.iter().find(|it| self.name_of(it["id"].as_str().unwrap()) == name).unwrap();
+        let normal = |dep: &&Value| dep["dep_kinds"].as_array().unwrap().iter().any(|it| it["kind"].is_null());
         let deps = node["deps"].as_array().unwrap().iter().filter(normal);
-        deps.map(|it| self.name_of(it["pkg"].as_str().unwrap()))
-            .filter(|it| !self.is_macro(it))
-            .collect()
+        deps.map(|it| self.name_of(it["pkg"].as_str().unwrap())).filter(|it| !self.is_macro(it)).collect()
     }
 
     fn is_macro(&self, name: &str) -> bool {
-        let package = self.0["packages"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|it| it["name"] == name)
-            .unwrap();
-        package["targets"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|it| it["kind"][0] == "proc-macro")
+        let package = self.0["packages"].as_array().unwrap().iter().find(|it| it["name"] == name).unwrap();
+        package["targets"].as_array().unwrap().iter().any(|it| it["kind"][0] == "proc-macro")
     }
 
     fn links_closure(&self, name: &str) -> BTreeSet<&str> {
@@ -166,22 +129,12 @@ impl Metadata {
 #[test]
 fn every_arrow_is_on_the_plan() {
     let metadata = Metadata::read();
-    let plan: BTreeMap<_, _> = ARROWS
-        .iter()
-        .map(|&(from, to)| (from, BTreeSet::from_iter(to.iter().copied())))
-        .collect();
+    let plan: BTreeMap<_, _> =
+        ARROWS.iter().map(|&(from, to)| (from, to.iter().copied().collect::<BTreeSet<_>>())).collect();
     let known: BTreeSet<_> = plan.keys().copied().chain(OUTSIDE.iter().copied()).collect();
-    assert_eq!(
-        metadata.members(),
-        known,
-        "a room stands outside the plan, or the plan names one that is gone"
-    );
+    assert_eq!(metadata.members(), known, "a room stands outside the plan, or the plan names one that is gone");
     for (from, to) in plan {
-        let found: BTreeSet<_> = metadata
-            .links(from)
-            .into_iter()
-            .filter(|it| known.contains(it))
-            .collect();
+        let found: BTreeSet<_> = metadata.links(from).into_iter().filter(|it| known.contains(it)).collect();
         assert_eq!(found, to, "arrows from {from}");
     }
 }
@@ -189,16 +142,10 @@ fn every_arrow_is_on_the_plan() {
 #[test]
 fn no_dependency_of_a_guarded_room_is_a_surprise() {
     let metadata = Metadata::read();
-    for (room, links) in [
-        ("tack-sandboxd", DAEMON_LINKS),
-        ("tack-core", CORE_LINKS),
-        ("tack-sandbox-protocol", PROTOCOL_LINKS),
-    ] {
-        assert_eq!(
-            metadata.links_closure(room),
-            links.iter().copied().collect(),
-            "what {room} links"
-        );
+    for (room, links) in
+        [("tack-sandboxd", DAEMON_LINKS), ("tack-core", CORE_LINKS), ("tack-sandbox-protocol", PROTOCOL_LINKS)]
+    {
+        assert_eq!(metadata.links_closure(room), links.iter().copied().collect(), "what {room} links");
     }
 }
 
@@ -230,15 +177,9 @@ fn the_map_names_what_stands() {
         })
         .filter(|quoted| !root.join(quoted).exists())
         .collect();
-    assert!(
-        missing.is_empty(),
-        "ARCHITECTURE.md names places that are not there: {missing:?}"
-    );
+    assert!(missing.is_empty(), "ARCHITECTURE.md names places that are not there: {missing:?}");
     for (room, _) in ARROWS {
-        assert!(
-            map.contains(&format!("`{room}`")),
-            "ARCHITECTURE.md does not mention {room}"
-        );
+        assert!(map.contains(&format!("`{room}`")), "ARCHITECTURE.md does not mention {room}");
     }
 }
 
@@ -248,14 +189,8 @@ fn ci_calls_the_command_that_the_readme_gives() {
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let ci = fs::read_to_string(root.join(".ci/run")).unwrap();
     let test_command = "cargo test --workspace";
-    assert!(
-        readme.lines().any(|line| line.trim() == test_command),
-        "README.md must give `{test_command}` on a line"
-    );
-    assert!(
-        ci.lines().any(|line| line.trim().ends_with(test_command)),
-        ".ci/run must call `{test_command}`"
-    );
+    assert!(readme.lines().any(|line| line.trim() == test_command), "README.md must give `{test_command}` on a line");
+    assert!(ci.lines().any(|line| line.trim().ends_with(test_command)), ".ci/run must call `{test_command}`");
     assert!(readme.lines().any(|line| line.trim() == "cargo run --release -- lab"));
 }
 

@@ -1,5 +1,7 @@
 //! `tack decide` as a person runs it: every sample, every way to ask wrongly, and the promise about deadlines.
 
+#![expect(clippy::unwrap_used, reason = "a test asserts by panicking, its helpers too")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

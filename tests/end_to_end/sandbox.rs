@@ -1,5 +1,7 @@
 //! `tack sandbox` and `tack lab` as a person runs them. They make real sandboxes, so they need root.
 
+#![expect(clippy::unwrap_used, reason = "a test asserts by panicking, its helpers too")]
+
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Output};
 use std::{env, fs};
