@@ -15,7 +15,7 @@ pub enum Unavailable {
     MenuEmpty,
     /// The caller left it out.
     #[error("the caller does not allow it")]
-    Masked,
+    NotAllowed,
 }
 
 /// What each action lacks; `None` for an action that may be chosen.
@@ -25,9 +25,15 @@ pub fn unavailable(menu: &Menu<'_>, allowed: ActionSet) -> PerAction<Option<Unav
     PerAction::from_fn(|action| match menu {
         Menu::Unknown if !of_menu.contains(action) => Some(Unavailable::MenuUnknown),
         Menu::Known(_) if !of_menu.contains(action) => Some(Unavailable::MenuEmpty),
-        _ if !allowed.contains(action) => Some(Unavailable::Masked),
+        _ if !allowed.contains(action) => Some(Unavailable::NotAllowed),
         _ => None,
     })
+}
+
+/// The actions that lack nothing.
+#[must_use]
+pub fn available(reasons: &PerAction<Option<Unavailable>>) -> ActionSet {
+    reasons.iter().filter(|(_, why)| why.is_none()).map(|(action, _)| action).collect()
 }
 
 /// What to do where there are no estimates: a deadline passed, or the model could not be run.
@@ -53,7 +59,7 @@ mod tests {
 
     #[test]
     fn an_action_that_may_not_be_chosen_says_why() {
-        use Unavailable::{Masked, MenuEmpty, MenuUnknown};
+        use Unavailable::{MenuEmpty, MenuUnknown, NotAllowed};
         let some: &[&str] = &["t::a"];
         let no_retry = ActionSet::ALL.without(Action::Retry);
         #[rustfmt::skip]
@@ -61,15 +67,25 @@ mod tests {
             (Menu::Unknown,                      ActionSet::ALL,   None,         Some(MenuUnknown), Some(MenuUnknown)),
             (Menu::new(&[], &[]).unwrap(),       ActionSet::ALL,   None,         Some(MenuEmpty),   Some(MenuEmpty)),
             (Menu::new(some, &[]).unwrap(),      ActionSet::ALL,   None,         None,              Some(MenuEmpty)),
-            (Menu::new(&[], some).unwrap(),      no_retry,         Some(Masked), Some(MenuEmpty),   None),
-            (Menu::new(some, some).unwrap(),     ActionSet::EMPTY, Some(Masked), Some(Masked),      Some(Masked)),
+            (Menu::new(&[], some).unwrap(),      no_retry,         Some(NotAllowed), Some(MenuEmpty),   None),
+            (Menu::new(some, some).unwrap(),     ActionSet::EMPTY, Some(NotAllowed), Some(NotAllowed),      Some(NotAllowed)),
         ];
         for (menu, allowed, retry, targeted, regression) in cases {
             let found = unavailable(&menu, allowed);
             let expected = (retry, targeted, regression);
             assert_eq!((found[Action::Retry], found[Action::TestTargeted], found[Action::TestRegression]), expected);
-            let left: ActionSet = found.iter().filter(|(_, why)| why.is_none()).map(|(action, _)| action).collect();
-            assert_eq!(left, menu.available().intersection(allowed), "the reasons and the mask are one");
+            assert_eq!(available(&found), menu.available().intersection(allowed), "the reasons and the set are one");
+        }
+    }
+
+    #[test]
+    fn a_reason_is_one_word() {
+        for (reason, word) in [
+            (Unavailable::MenuUnknown, "menu_unknown"),
+            (Unavailable::MenuEmpty, "menu_empty"),
+            (Unavailable::NotAllowed, "not_allowed"),
+        ] {
+            assert_eq!(serde_json::to_value(reason).unwrap(), word);
         }
     }
 

@@ -1,7 +1,7 @@
 //! One decision: state, tokens, hidden state, estimates, choice.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tack_core::estimate::HeadOutputError;
 use tack_core::receipt::{Backend, DecisionDigests, DecisionReceipt, RegimeMatch, Ruling, RulingError, Training};
@@ -13,12 +13,13 @@ use tack_core::{
 use tack_kernels::bundle::digest_files;
 use tack_kernels::{BundleError, BundleSource, CpuNetwork, ForwardError, Network, Options, Stop};
 
-use crate::availability::{fallback_action, unavailable};
-use crate::clock::{StageClock, micros};
+use crate::availability::{available, fallback_action, unavailable};
+use crate::clock::{StageClock, TimeUp, micros};
 use crate::digests::{issue_digest, regime_digest, shares_digest, state_digest};
-use crate::encode::Encoder;
+use crate::encode::{EncodeReport, Encoded, Encoder};
+use crate::fallback::{Fallback, NoneAvailable};
 use crate::record::{ControllerRecord, RECORD_FILE, RecordError};
-use crate::report::{Decision, Fallback};
+use crate::report::Decision;
 use crate::template::TemplateError;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -35,6 +36,11 @@ pub const BUNDLE_FILES: [&str; 7] = [
     "heads.safetensors",
     RECORD_FILE,
 ];
+
+/// The code that runs the forward pass here.
+const BACKEND: Backend = Backend::Cpu;
+/// What it computes in.
+const PRECISION: Precision = Precision::F32;
 
 /// A model bundle that decides.
 #[derive(Debug)]
@@ -55,7 +61,8 @@ pub struct Settings {
     pub allowed: ActionSet,
     /// The price of cost; `None` for the bundle's own.
     pub lambda: Option<Lambda>,
-    /// Wall time from the call, after which the answer is a fallback; `None` waits for the estimates.
+    /// Wall time of each [`Decide::decide`], from the call, after which the answer is a fallback; `None` waits for the
+    /// estimates. The clock of a [`Controller::decide_within`] has its own.
     pub deadline: Option<Micros>,
     /// The regime that the decision is for; `None` if nobody said.
     pub regime: Option<Regime>,
@@ -120,11 +127,8 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
     /// Neither the menu nor the caller leaves an action.
-    #[error("no action is available: the caller allows {allowed:?}, of which the test menu leaves none")]
-    NoneAvailable {
-        /// What the caller allows.
-        allowed: ActionSet,
-    },
+    #[error(transparent)]
+    NoneAvailable(NoneAvailable),
     /// The state could not be encoded.
     #[error("the state cannot be encoded")]
     Encode(#[source] TokenizerError),
@@ -137,6 +141,19 @@ pub enum DecideError {
     /// The rule refused its input.
     #[error("the rule cannot choose")]
     Rule(#[source] RulingError),
+}
+
+impl DecideError {
+    /// What a caller that must act nevertheless calls its [`fall_back`](crate::fallback::fall_back); `None` where there
+    /// is no action to take.
+    #[must_use]
+    pub const fn fallback_reason(&self) -> Option<FallbackReason> {
+        match self {
+            Self::NoneAvailable(_) => None,
+            Self::HeadOutput(_) => Some(FallbackReason::HeadOutput),
+            Self::Encode(_) | Self::Forward(_) | Self::Rule(_) => Some(FallbackReason::ModelUnavailable),
+        }
+    }
 }
 
 impl Controller {
@@ -249,92 +266,115 @@ impl Controller {
     }
 }
 
-/// What a missed deadline leaves: nothing but where the time ran out.
-struct Missed(Stage);
+/// How far a state came before the time was up.
+#[derive(Default)]
+struct Progress {
+    encoding: Option<EncodeReport>,
+    estimates: Option<Estimates>,
+}
 
-impl Decide for Controller {
-    type Decision = Decision;
-    type Error = DecideError;
-
-    /// One decision on one state.
+impl Controller {
+    /// One decision on one state, on a clock that started where the caller's time did.
     ///
     /// With a deadline, the clock is asked after each stage, and throughout the forward pass: once it has passed, the
     /// pass is stopped, what was computed is thrown away, and the answer is the [`fallback_action`], flagged as such.
-    /// Estimates that are complete a moment too late are thrown away as well.
-    fn decide(&mut self, state: &DecisionState<'_>, spans: &mut dyn Spans) -> Result<Decision, DecideError> {
-        let mut clock = StageClock::start(spans);
-        let deadline = self.settings.deadline.map(|it| Duration::from_micros(it.0));
-        let started = clock.started();
-        let is_late = || deadline.is_some_and(|deadline| started.elapsed() >= deadline);
-        let in_time = |stage| if is_late() { Err(Missed(stage)) } else { Ok(()) };
-
-        // 1. What may be chosen. The mask comes before everything.
-        let reasons = unavailable(&state.menu, self.settings.allowed);
-        let available: ActionSet = reasons.iter().filter(|(_, why)| why.is_none()).map(|(action, _)| action).collect();
-        let fallback =
-            fallback_action(state, available).ok_or(DecideError::NoneAvailable { allowed: self.settings.allowed })?;
+    /// The last act is to ask the clock once more; so a total below the deadline and a choice by the rule are one, and
+    /// estimates that are complete a moment too late are thrown away as well.
+    ///
+    /// # Errors
+    /// [`DecideError`]; never a late guess.
+    pub fn decide_within(
+        &mut self,
+        state: &DecisionState<'_>,
+        clock: &mut StageClock<'_>,
+    ) -> Result<Decision, DecideError> {
+        // 1. What may be chosen. It comes before everything.
+        let allowed = self.settings.allowed;
+        let reasons = unavailable(&state.menu, allowed);
+        let available = available(&reasons);
+        let none = DecideError::NoneAvailable(NoneAvailable { allowed });
+        let instead = fallback_action(state, available).ok_or(none)?;
         let lambda = self.settings.lambda.unwrap_or(self.record.lambda);
-        let precision = Precision::F32;
 
-        // 2. State to tokens.
-        let encoded = self.encoder.encode(state, &mut clock).map_err(DecideError::Encode)?;
+        // 2. What the decision is made on. It is hashed here because a state may be large, and after the estimates
+        //    nothing may take time.
+        clock.enter(Stage::Digest);
+        let digests = self.decision_digests(state);
+        clock.exit(Stage::Digest);
 
-        // 3. Tokens to estimates, as long as there is time.
-        let mut estimate = || -> Result<Result<Estimates, Missed>, DecideError> {
-            if let Err(missed) = in_time(Stage::Tokenize) {
-                return Ok(Err(missed));
-            }
-            clock.enter(Stage::Forward);
-            let hidden = self.network.hidden(&encoded.ids, Stop::when(&is_late));
-            clock.exit(Stage::Forward);
-            let hidden = match hidden {
-                Ok(hidden) => hidden,
-                Err(ForwardError::Stopped) => return Ok(Err(Missed(Stage::Forward))),
-                Err(error) => return Err(DecideError::Forward(error)),
-            };
-            clock.enter(Stage::Heads);
-            let estimates = Estimates::from_heads(&self.network.outputs(&hidden));
-            clock.exit(Stage::Heads);
-            let estimates = estimates.map_err(DecideError::HeadOutput)?;
-            Ok(in_time(Stage::Heads).map(|()| estimates))
+        // 3. State to estimates, as long as there is time.
+        let Progress { encoding, estimates } = self.estimate(state, clock)?;
+
+        // 4. The rule; and the fallback, in case.
+        let choose = |estimates| {
+            clock.enter(Stage::Select);
+            let ruling = Ruling::choose(estimates, available, lambda, PRECISION);
+            clock.exit(Stage::Select);
+            ruling
         };
-        let estimates = estimate()?;
+        let chosen = estimates.map(choose).transpose().map_err(DecideError::Rule)?;
+        let reason = FallbackReason::DeadlineMissed;
+        let fallen = Ruling::fall_back(instead, reason, available, lambda, PRECISION).map_err(DecideError::Rule)?;
+        let (regime, training) = (self.regime_match(), self.training());
 
-        // 4. The rule, or the fallback.
-        let (ruling, fallback) = match estimates {
-            Ok(estimates) => {
-                clock.enter(Stage::Select);
-                let ruling = Ruling::choose(estimates, available, lambda, precision);
-                clock.exit(Stage::Select);
-                (ruling, None)
-            }
-            Err(Missed(stage)) => {
-                let reason = FallbackReason::DeadlineMissed;
-                let ruling = Ruling::fall_back(fallback, reason, available, lambda, precision);
-                (ruling, Some(Fallback { reason, stage, deadline: self.settings.deadline }))
-            }
+        // 5. The last look at the clock.
+        let TimeUp { latency, is_late } = clock.look();
+        let (ruling, fallback) = match chosen {
+            Some(chosen) if !is_late => (chosen, None),
+            _ => (fallen, Some(Fallback::new(reason, clock))),
         };
-        let ruling = ruling.map_err(DecideError::Rule)?;
+        let stage_times = latency.stages.clone();
+        let receipt =
+            DecisionReceipt { version: Version, digests, regime, training, backend: BACKEND, ruling, stage_times };
+        Ok(Decision { receipt, encoding, reasons, fallback, latency })
+    }
 
-        // 5. The receipt.
-        let digests = DecisionDigests {
+    fn decision_digests(&self, state: &DecisionState<'_>) -> DecisionDigests {
+        DecisionDigests {
             state: state_digest(state),
             intent: self.settings.intent.unwrap_or_else(|| issue_digest(state.issue)),
             model: self.digests.bundle,
             regime: self.digests.regime,
             sandbox_policy: self.settings.sandbox_policy,
             shares: self.digests.shares,
+        }
+    }
+
+    fn estimate(&mut self, state: &DecisionState<'_>, clock: &mut StageClock<'_>) -> Result<Progress, DecideError> {
+        if clock.is_late() {
+            return Ok(Progress::default());
+        }
+        let Encoded { ids, report } = self.encoder.encode(state, clock).map_err(DecideError::Encode)?;
+        let encoded = Progress { encoding: Some(report), estimates: None };
+        if clock.is_late() {
+            return Ok(encoded);
+        }
+
+        clock.enter(Stage::Forward);
+        let timer = clock.timer();
+        let hidden = self.network.hidden(&ids, Stop::when(&|| timer.is_late()));
+        clock.exit(Stage::Forward);
+        let hidden = match hidden {
+            Ok(hidden) => hidden,
+            Err(ForwardError::Stopped) => return Ok(encoded),
+            Err(error) => return Err(DecideError::Forward(error)),
         };
-        let latency = clock.latency();
-        let receipt = DecisionReceipt {
-            version: Version,
-            digests,
-            regime: self.regime_match(),
-            training: self.training(),
-            backend: Backend::Cpu,
-            ruling,
-            stage_times: latency.stages.clone(),
-        };
-        Ok(Decision { receipt, encoding: encoded.report, reasons, fallback, latency })
+
+        clock.enter(Stage::Heads);
+        let estimates = Estimates::from_heads(&self.network.outputs(&hidden));
+        clock.exit(Stage::Heads);
+        let estimates = Some(estimates.map_err(DecideError::HeadOutput)?);
+        Ok(Progress { estimates, ..encoded })
+    }
+}
+
+impl Decide for Controller {
+    type Decision = Decision;
+    type Error = DecideError;
+
+    /// [`Controller::decide_within`] the deadline of the settings, from now.
+    fn decide(&mut self, state: &DecisionState<'_>, spans: &mut dyn Spans) -> Result<Decision, DecideError> {
+        let mut clock = StageClock::start(spans, self.settings.deadline);
+        self.decide_within(state, &mut clock)
     }
 }

@@ -3,15 +3,16 @@
 use serde::Serialize;
 use tack_core::receipt::{Backend, DecisionDigests, DecisionReceipt, RegimeMatch, RulingEnd};
 use tack_core::{
-    Action, ActionSet, Decided, Digest, FallbackReason, Lambda, Micros, NormalizedCost, PerAction, Precision,
-    Probability, Regime, Stage, Tokens, Utility, utilities,
+    Action, Decided, Digest, Estimate, FallbackReason, Lambda, Micros, NormalizedCost, PerAction, Precision,
+    Probability, Regime, Tokens, Utility, lead, utilities,
 };
 
-use crate::availability::Unavailable;
+use crate::availability::{Unavailable, available};
 use crate::clock::Latency;
 use crate::controller::Controller;
 use crate::encode::{EncodeReport, FieldReport};
-use crate::record::TrainingRecord;
+use crate::fallback::{Fallback, Undecided};
+use crate::record::{ControllerRecord, TrainingRecord};
 use crate::window::ObservationReport;
 
 /// What every decision with an untrained model says.
@@ -22,8 +23,8 @@ pub const UNTRAINED_NOTE: &str = "The model is untrained: its estimates carry no
 pub struct Decision {
     /// The record to keep.
     pub receipt: DecisionReceipt,
-    /// What the network saw of the state.
-    pub encoding: EncodeReport,
+    /// What the network saw of the state, or would have seen; `None` where the time was up before there were tokens.
+    pub encoding: Option<EncodeReport>,
     /// Why each action that is not available is not.
     pub reasons: PerAction<Option<Unavailable>>,
     /// What was missed, where the answer is a fallback.
@@ -42,18 +43,9 @@ impl Decided for Decision {
     }
 }
 
-/// Why an answer is a fallback.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Fallback {
-    /// The reason that the receipt keeps.
-    pub reason: FallbackReason,
-    /// The stage that was running, or had just ended, when the time was up.
-    pub stage: Stage,
-    /// The time that there was.
-    pub deadline: Option<Micros>,
-}
-
-/// A decision as the command prints it with `--json`.
+/// A decision, or a fallback without one, as the command prints it with `--json`.
+///
+/// What only a model can say is `None` where none was there: lambda, tokens, the model, its regime, the digests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DecisionReport<'a> {
     /// What should happen next.
@@ -65,21 +57,23 @@ pub struct DecisionReport<'a> {
     /// The actions that could be chosen.
     pub available: Vec<Action>,
     /// The price of cost.
-    pub lambda: Lambda,
+    pub lambda: Option<Lambda>,
     /// `bundle`, or `caller`.
-    pub lambda_from: &'static str,
+    pub lambda_from: Option<&'static str>,
+    /// By how much the utility of the choice exceeds that of the second; `None` where nothing was compared.
+    pub lead: Option<f64>,
     /// Whether the precision alone could have turned the choice; `None` for a fallback.
     pub near_tie: Option<bool>,
-    /// Tokens and cuts.
-    pub tokens: TokensReport<'a>,
+    /// Tokens and cuts; `None` where the time was up before there were any.
+    pub tokens: Option<TokensReport<'a>>,
     /// Microseconds by stage.
     pub latency: &'a Latency,
     /// Which model, and what stands behind it.
-    pub model: ModelReport<'a>,
+    pub model: Option<ModelReport<'a>>,
     /// For whom the estimates hold.
-    pub regime: RegimeReport<'a>,
+    pub regime: Option<RegimeReport<'a>>,
     /// What the decision was made on.
-    pub digests: &'a DecisionDigests,
+    pub digests: Option<&'a DecisionDigests>,
     /// What a reader must know beside the figures.
     pub notes: Vec<String>,
 }
@@ -155,26 +149,38 @@ impl Decision {
         let ruling = &self.receipt.ruling;
         let record = controller.record();
         let (gate_met, gate_reason) = record.lambda_gate.verdict();
-        let near_tie = match ruling.end() {
-            RulingEnd::Chosen { near_tie, .. } => Some(*near_tie),
-            RulingEnd::Fallback { .. } => None,
+        let (near_tie, lead) = match ruling.end() {
+            RulingEnd::Chosen { estimates, near_tie, .. } => {
+                (Some(*near_tie), lead(estimates, ruling.available(), ruling.lambda()))
+            }
+            RulingEnd::Fallback { .. } => (None, None),
         };
+        let estimates = Action::ALL.map(|action| {
+            let figures = match ruling.end() {
+                RulingEnd::Chosen { estimates, .. } => {
+                    Some((estimates[action], utilities(estimates, ruling.lambda())[action]))
+                }
+                RulingEnd::Fallback { .. } => None,
+            };
+            ActionReport::new(action, figures, self.reasons[action])
+        });
         DecisionReport {
             action: self.action(),
             fallback: self.fallback,
-            estimates: self.actions(),
+            estimates,
             available: ruling.available().iter().collect(),
-            lambda: ruling.lambda(),
-            lambda_from: if controller.settings.lambda.is_some() { "caller" } else { "bundle" },
+            lambda: Some(ruling.lambda()),
+            lambda_from: Some(if controller.settings.lambda.is_some() { "caller" } else { "bundle" }),
+            lead,
             near_tie,
-            tokens: TokensReport {
-                total: self.encoding.total,
-                digest: self.encoding.digest,
-                fields: &self.encoding.fields,
-                observations: &self.encoding.observations,
-            },
+            tokens: self.encoding.as_ref().map(|encoding| TokensReport {
+                total: encoding.total,
+                digest: encoding.digest,
+                fields: &encoding.fields,
+                observations: &encoding.observations,
+            }),
             latency: &self.latency,
-            model: ModelReport {
+            model: Some(ModelReport {
                 name: record.name.as_str(),
                 digest: self.receipt.digests.model,
                 training: &record.training,
@@ -184,46 +190,19 @@ impl Decision {
                 precision: ruling.precision(),
                 isa: controller.isa(),
                 load: controller.load_time(),
-            },
-            regime: RegimeReport { trained_under: &record.regime, matches: self.receipt.regime },
-            digests: &self.receipt.digests,
-            notes: self.notes(record.training.trained),
+            }),
+            regime: Some(RegimeReport { trained_under: &record.regime, matches: self.receipt.regime }),
+            digests: Some(&self.receipt.digests),
+            notes: self.notes(record),
         }
     }
 
-    fn actions(&self) -> [ActionReport; Action::COUNT] {
-        let ruling = &self.receipt.ruling;
-        Action::ALL.map(|action| {
-            let reason = self.reasons[action];
-            let figures = match ruling.end() {
-                RulingEnd::Chosen { estimates, .. } => {
-                    Some((estimates[action], utilities(estimates, ruling.lambda())[action]))
-                }
-                RulingEnd::Fallback { .. } => None,
-            };
-            ActionReport {
-                action,
-                success: figures.map(|(estimate, _)| estimate.success),
-                cost: figures.map(|(estimate, _)| estimate.cost),
-                utility: figures.map(|(_, utility)| utility),
-                available: reason.is_none(),
-                reason,
-            }
-        })
-    }
-
-    fn notes(&self, trained: bool) -> Vec<String> {
+    fn notes(&self, record: &ControllerRecord) -> Vec<String> {
         let mut notes = Vec::new();
-        if !trained {
+        if !record.training.trained {
             notes.push(UNTRAINED_NOTE.to_owned());
         }
-        if let Some(fallback) = self.fallback {
-            notes.push(format!(
-                "`{}` is a fallback, not the rule's choice: time ran out in stage `{}`.",
-                self.action(),
-                fallback.stage.name()
-            ));
-        }
+        notes.extend(self.fallback.map(|fallback| fallback_note(self.action(), fallback)));
         match self.receipt.regime {
             RegimeMatch::Same => {}
             RegimeMatch::Differs(parts) => {
@@ -239,10 +218,47 @@ impl Decision {
     }
 }
 
-impl DecisionReport<'_> {
-    /// The actions that could be chosen, as a set.
+impl Undecided {
+    /// The fallback in the form of a decision, with nothing where a model would have spoken.
     #[must_use]
-    pub fn available_set(&self) -> ActionSet {
-        self.available.iter().copied().collect()
+    pub fn report(&self) -> DecisionReport<'_> {
+        DecisionReport {
+            action: self.action,
+            fallback: Some(self.fallback),
+            estimates: Action::ALL.map(|action| ActionReport::new(action, None, self.reasons[action])),
+            available: available(&self.reasons).iter().collect(),
+            lambda: None,
+            lambda_from: None,
+            lead: None,
+            near_tie: None,
+            tokens: None,
+            latency: &self.latency,
+            model: None,
+            regime: None,
+            digests: None,
+            notes: vec![fallback_note(self.action, self.fallback)],
+        }
     }
+}
+
+impl ActionReport {
+    fn new(action: Action, figures: Option<(Estimate, Utility)>, reason: Option<Unavailable>) -> Self {
+        Self {
+            action,
+            success: figures.map(|(estimate, _)| estimate.success),
+            cost: figures.map(|(estimate, _)| estimate.cost),
+            utility: figures.map(|(_, utility)| utility),
+            available: reason.is_none(),
+            reason,
+        }
+    }
+}
+
+fn fallback_note(action: Action, Fallback { reason, stage, .. }: Fallback) -> String {
+    let why = match reason {
+        FallbackReason::DeadlineMissed => format!("time ran out in stage `{stage}`"),
+        FallbackReason::HeadOutput => "a head of the model returned a number that is not finite".to_owned(),
+        FallbackReason::ModelUnavailable => format!("no model could be run after stage `{stage}`"),
+    };
+    format!("`{action}` is a fallback, not the rule's choice: {why}.")
 }

@@ -6,15 +6,17 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{MINI, NOTHING, mini, observation};
 use serde_json::{Value, json};
 use tack_controller::controller::BUNDLE_FILES;
-use tack_controller::{Controller, DecideError, Settings};
+use tack_controller::{Controller, DecideError, Decision, Settings, StageClock, fall_back};
 use tack_core::receipt::RegimeMatch;
 use tack_core::{
     Action, ActionSet, Decide, Decided, DecisionState, Digest, FallbackReason, Issue, Lambda, Menu, Micros, Patch,
-    Stage,
+    Spans, Stage,
 };
 use tack_kernels::{BundleSource, CpuNetwork, Network, Options};
 
@@ -55,9 +57,13 @@ fn a_decision_explains_itself() {
     assert_eq!(report["model"]["trained"], false);
     assert_eq!(report["model"]["gate_met"], false);
     assert_eq!(report["notes"][0], "The model is untrained: its estimates carry no information.");
-    let total = report["latency"]["total"].as_u64().unwrap();
-    let stages = ["cut", "tokenize", "forward", "heads", "select"];
-    assert!(stages.iter().map(|stage| report["latency"][stage].as_u64().unwrap()).sum::<u64>() <= total);
+    let latency = report["latency"].as_object().unwrap();
+    let mut names: Vec<&str> = latency.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["cut", "digest", "forward", "heads", "other", "select", "tokenize", "total"]);
+    let micros = |name: &str| latency[name].as_u64().unwrap();
+    let parts: u64 = names.iter().filter(|name| **name != "total").map(|name| micros(name)).sum();
+    assert_eq!(parts, micros("total"), "the parts add up to the whole");
 
     let best = (0..3).max_by(|&a, &b| {
         let utility = |index: usize| report["estimates"][index]["utility"].as_f64().unwrap();
@@ -69,7 +75,7 @@ fn a_decision_explains_itself() {
         let (q, c) = (estimate["success"].as_f64().unwrap(), estimate["cost"].as_f64().unwrap());
         assert!((0.0..=1.0).contains(&q) && c >= 0.0, "{estimate}");
         let reason = if action.has_pretest() { json!("menu_unknown") } else { Value::Null };
-        assert_eq!(estimate["reason"], reason, "masked actions keep their estimates and say why they are masked");
+        assert_eq!(estimate["reason"], reason, "what is not available keeps its estimates and says why");
     }
 }
 
@@ -129,42 +135,182 @@ fn what_is_not_available_never_wins() {
     }
 }
 
+/// A clock that stands still, until it jumps by an hour as one stage begins or ends.
+struct Jump<'a> {
+    time: &'a AtomicU64,
+    at: Option<(Stage, Edge)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Edge {
+    Begin,
+    End,
+}
+
+const HOUR: Micros = Micros::from_secs(3_600);
+
+impl Jump<'_> {
+    fn reach(&mut self, edge: (Stage, Edge)) {
+        if self.at == Some(edge) {
+            self.at = None;
+            self.time.fetch_add(HOUR.0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Spans for Jump<'_> {
+    fn enter(&mut self, stage: Stage) {
+        self.reach((stage, Edge::Begin));
+    }
+
+    fn exit(&mut self, stage: Stage) {
+        self.reach((stage, Edge::End));
+    }
+}
+
+/// Decides with `deadline` on a clock that jumps `at` a stage's edge.
+fn decide_with_jump(
+    controller: &mut Controller,
+    state: &DecisionState<'_>,
+    deadline: Micros,
+    at: Option<(Stage, Edge)>,
+) -> Decision {
+    let (started, time) = (Instant::now(), AtomicU64::new(0));
+    let now = || started + Duration::from_micros(time.load(Ordering::Relaxed));
+    let mut jump = Jump { time: &time, at };
+    controller.decide_within(state, &mut StageClock::start_on(&now, &mut jump, Some(deadline))).unwrap()
+}
+
+#[test]
+fn whenever_the_time_is_up_the_answer_is_a_fallback_that_names_the_stage() {
+    use Edge::{Begin, End};
+    let mut controller = controller();
+    let seen = [observation(0, b"pytest", b"1 failed\n")];
+    for stage in [Stage::Digest, Stage::Cut, Stage::Tokenize, Stage::Forward, Stage::Heads, Stage::Select] {
+        for edge in [Begin, End] {
+            let state = DecisionState { observations: &seen, ..STATE };
+            let decision = decide_with_jump(&mut controller, &state, HOUR, Some((stage, edge)));
+            let fallback = decision.fallback.unwrap();
+            assert_eq!((fallback.stage, fallback.deadline), (stage, Some(HOUR)), "{stage} {edge:?}");
+            assert_eq!(Decided::fallback(&decision), Some(FallbackReason::DeadlineMissed));
+            assert_eq!(decision.action(), Action::Submit);
+            assert!(decision.latency.total >= HOUR);
+            // Nothing is begun once the time is up, but what was begun in turns.
+            let ran = |stage| decision.latency.stages.iter().any(|it| it.stage == stage);
+            let tokens = stage != Stage::Digest;
+            assert_eq!((decision.encoding.is_some(), ran(Stage::Cut)), (tokens, tokens), "{stage} {edge:?}");
+            let pass = tokens && ![Stage::Cut, Stage::Tokenize].contains(&stage);
+            assert_eq!(ran(Stage::Forward), pass, "{stage} {edge:?}");
+
+            let more = Micros(HOUR.0 + 1);
+            let in_time = decide_with_jump(&mut controller, &state, more, Some((stage, edge)));
+            assert_eq!((in_time.fallback, in_time.latency.total), (None, HOUR), "a microsecond makes the difference");
+        }
+    }
+    assert_eq!(decide_with_jump(&mut controller, &STATE, HOUR, None).fallback, None);
+}
+
 #[test]
 fn a_missed_deadline_gives_a_fallback_and_no_estimates() {
-    let long: Vec<u8> = (0..8_000).flat_map(|line| format!("line {line}\n").into_bytes()).collect();
-    let seen: Vec<_> = (0..8).map(|step| observation(step, b"pytest", &long)).collect();
-    let state = |patch| DecisionState { issue: Issue::Known(&long), patch, observations: &seen, ..NOTHING };
     let mut controller = controller();
-    let patch = Patch::Known(&long);
-    let decided = controller.decide(&state(patch), &mut ()).unwrap();
-    let total = decided.latency.total;
-    // In the middle of the pass, which is by far the longest stage.
-    let middle = Micros(total.0 / 2);
     #[rustfmt::skip]
-    let cases = [ // deadline     patch               falls back to            in stage
-        (Micros(0),               patch,              Action::Submit,          Stage::Tokenize),
-        (Micros(0),               Patch::Known(b""),  Action::Continue,        Stage::Tokenize),
-        (Micros(0),               Patch::Unknown,     Action::Continue,        Stage::Tokenize),
-        (middle,                  patch,              Action::Submit,          Stage::Forward),
+    let cases = [ // deadline     patch                    stage            falls back to
+        (Micros(0),               Patch::Known(b"diff"),   None,            Action::Submit,    Stage::Digest),
+        (Micros(0),               Patch::Known(b""),       None,            Action::Continue,  Stage::Digest),
+        (Micros(0),               Patch::Unknown,          None,            Action::Continue,  Stage::Digest),
+        (HOUR,                    Patch::Known(b"diff"),   Some(Stage::Forward), Action::Submit, Stage::Forward),
+        (HOUR,                    Patch::Unknown,          Some(Stage::Select), Action::Continue, Stage::Select),
     ];
-    for (deadline, patch, action, stage) in cases {
-        controller.settings.deadline = Some(deadline);
-        let decision = controller.decide(&state(patch), &mut ()).unwrap();
+    for (deadline, patch, jump, action, stage) in cases {
+        let state = DecisionState { patch, ..STATE };
+        let decision = decide_with_jump(&mut controller, &state, deadline, jump.map(|stage| (stage, Edge::Begin)));
         assert_eq!(decision.action(), action);
-        assert_eq!(Decided::fallback(&decision), Some(FallbackReason::DeadlineMissed));
-        assert_eq!(decision.fallback.unwrap().stage, stage);
         let report = serde_json::to_value(decision.report(&controller)).unwrap();
         for estimate in report["estimates"].as_array().unwrap() {
             assert_eq!((&estimate["success"], &estimate["utility"]), (&Value::Null, &Value::Null));
         }
-        assert_eq!(report["near_tie"], Value::Null);
-        assert_eq!(report["fallback"]["reason"], "deadline_missed");
-        let note =
-            format!("`{action}` is a fallback, not the rule's choice: time ran out in stage `{}`.", stage.name());
+        assert_eq!((&report["near_tie"], &report["lead"]), (&Value::Null, &Value::Null));
+        let expected = json!({"reason": "deadline_missed", "stage": stage.name(), "deadline_us": deadline.0});
+        assert_eq!(report["fallback"], expected);
+        let note = format!("`{action}` is a fallback, not the rule's choice: time ran out in stage `{stage}`.");
         assert!(report["notes"].as_array().unwrap().contains(&note.into()), "{report}");
     }
-    controller.settings.deadline = Some(Micros::from_secs(3_600));
-    assert_eq!(controller.decide(&state(patch), &mut ()).unwrap().fallback, None);
+}
+
+/// By the true clock: a choice is never later than its deadline, however large the state that is hashed for its receipt.
+#[test]
+fn no_choice_is_later_than_its_deadline() {
+    let large: Vec<u8> = (0..200_000).flat_map(|line| format!("line {line}\n").into_bytes()).collect();
+    let seen = [observation(0, &large, &large)];
+    let state =
+        DecisionState { issue: Issue::Known(&large), patch: Patch::Known(&large), observations: &seen, ..NOTHING };
+    let mut controller = controller();
+    let whole = controller.decide(&state, &mut ()).unwrap();
+    assert!(whole.latency.stages.iter().any(|it| it.stage == Stage::Digest && it.wall > Micros(0)));
+    for share in 0..=20 {
+        let deadline = Micros(whole.latency.total.0 * share / 16);
+        controller.settings.deadline = Some(deadline);
+        let decision = controller.decide(&state, &mut ()).unwrap();
+        assert_eq!(decision.fallback.is_none(), decision.latency.total < deadline, "{:?}", decision.latency);
+        assert_eq!(decision.receipt.digests, whole.receipt.digests);
+    }
+    controller.settings.deadline = Some(HOUR);
+    assert_eq!(controller.decide(&state, &mut ()).unwrap().receipt.ruling, whole.receipt.ruling);
+}
+
+#[test]
+fn the_time_before_the_controller_counts_and_is_named() {
+    let mut controller = controller();
+    let (started, time) = (Instant::now(), AtomicU64::new(0));
+    let now = || started + Duration::from_micros(time.load(Ordering::Relaxed));
+    for stage in [Stage::Read, Stage::Load] {
+        time.store(0, Ordering::Relaxed);
+        let mut jump = Jump { time: &time, at: Some((stage, Edge::Begin)) };
+        let mut clock = StageClock::start_on(&now, &mut jump, Some(HOUR));
+        for earlier in [Stage::Read, Stage::Load] {
+            clock.enter(earlier);
+            clock.exit(earlier);
+        }
+        let decision = controller.decide_within(&STATE, &mut clock).unwrap();
+        assert_eq!(decision.fallback.unwrap().stage, stage);
+        assert_eq!(decision.encoding, None);
+        assert_eq!(decision.latency.stages.iter().find(|it| it.stage == stage).unwrap().wall, HOUR);
+        let report = serde_json::to_value(decision.report(&controller)).unwrap();
+        assert_eq!(report["tokens"], Value::Null);
+        assert_eq!(report["model"]["name"], "mini");
+    }
+}
+
+#[test]
+fn without_a_model_there_is_still_something_to_do() {
+    let mut listener = ();
+    let mut clock = StageClock::start(&mut listener, Some(Micros(0)));
+    clock.enter(Stage::Read);
+    clock.exit(Stage::Read);
+    let late = fall_back(&STATE, ActionSet::ALL, FallbackReason::DeadlineMissed, &clock).unwrap();
+    let report = serde_json::to_value(late.report()).unwrap();
+    assert_eq!((Decided::action(&late), &report["action"]), (Action::Submit, &json!("submit")));
+    assert_eq!(report["fallback"], json!({"reason": "deadline_missed", "stage": "read", "deadline_us": 0}));
+    assert_eq!(report["available"], json!(["submit", "continue", "retry"]));
+    assert_eq!(report["estimates"][3]["reason"], "menu_unknown");
+    for key in ["lambda", "lambda_from", "lead", "near_tie", "tokens", "model", "regime", "digests"] {
+        assert_eq!(report.get(key), Some(&Value::Null), "{key}");
+    }
+    let note = "`submit` is a fallback, not the rule's choice: time ran out in stage `read`.";
+    assert_eq!(report["notes"], json!([note]));
+
+    // An agent whose bundle does not open, or does not compute, goes on by the same rule.
+    clock.enter(Stage::Load);
+    let broken = Controller::embedded(&MINI[..3]).map(|_| ());
+    clock.exit(Stage::Load);
+    assert!(broken.is_err());
+    let allowed = ActionSet::ALL.without(Action::Submit);
+    let unopened = fall_back(&STATE, allowed, FallbackReason::ModelUnavailable, &clock).unwrap();
+    assert_eq!((unopened.action, unopened.fallback.reason), (Action::Continue, FallbackReason::ModelUnavailable));
+    let none = fall_back(&STATE, ActionSet::EMPTY, FallbackReason::ModelUnavailable, &clock).unwrap_err();
+    let message = "no action is available: the caller allows {}, of which the test menu leaves none";
+    assert_eq!(none.to_string(), message);
+    assert_eq!(DecideError::NoneAvailable(none).fallback_reason(), None);
 }
 
 #[test]
@@ -176,7 +322,7 @@ fn the_callers_lambda_and_regime_are_named() {
     let decision = controller.decide(&STATE, &mut ()).unwrap();
     assert_eq!(decision.receipt.ruling.lambda(), lambda);
     assert_eq!(decision.receipt.regime, RegimeMatch::Same);
-    assert_eq!(decision.report(&controller).lambda_from, "caller");
+    assert_eq!(decision.report(&controller).lambda_from, Some("caller"));
 
     let mut other = regime;
     other.scaffold.digest = Digest([7; 32]);
@@ -273,6 +419,7 @@ fn an_estimate_that_is_no_number_is_an_error_that_names_its_action() {
     });
     let error = error.unwrap();
     assert_eq!(error.to_string(), "the estimates are not numbers");
+    assert_eq!(error.fallback_reason(), Some(FallbackReason::HeadOutput));
     let source = error.source().unwrap().to_string();
     assert!(source.starts_with("the success head returned ") && source.contains("for `retry`"), "{source}");
 }

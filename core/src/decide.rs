@@ -75,6 +75,8 @@ closed_enum! {
         Select = "select",
         /// Loading and checking the model bundle.
         Load = "load",
+        /// Hashing what a decision is made on.
+        Digest = "digest",
     }
 }
 

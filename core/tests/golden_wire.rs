@@ -95,7 +95,7 @@ fn closed_enums_keep_their_positions() {
     closed::<RunField>(
         "intent identity world_state context reasoning authority action evidence outcome release_and_recovery",
     );
-    closed::<Stage>("read cut tokenize forward heads select load");
+    closed::<Stage>("read cut tokenize forward heads select load digest");
     closed::<TaskShape>("local predictable_phases observation_sensitive not_derivable");
     closed::<Training>("trained untrained");
     closed::<Verdict>("not_solved solved");

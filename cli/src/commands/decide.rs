@@ -55,12 +55,13 @@ fn read(arguments: &arguments::Decide) -> Result<Read, Failure> {
     let recording = input::read(&arguments.file, input::RECORDING)?;
     let patch = arguments.patch.as_deref().map(|path| input::read(path, input::PATCH)).transpose()?;
     let issue = arguments.issue.as_deref().map(|path| input::read(path, input::ISSUE)).transpose()?;
+    let issue_name = arguments.issue.as_deref().map(Path::to_string_lossy).unwrap_or_default();
     let menu = arguments.menu.as_deref().map(read_menu).transpose()?;
     let options = Options {
         instance: arguments.instance.as_deref(),
         at: arguments.at,
         patch: patch.as_deref(),
-        issue: issue.as_deref().map(|bytes| IssueFile { bytes }),
+        issue: issue.as_deref().map(|bytes| IssueFile { name: &issue_name, bytes }),
         menu,
     };
     tack_trajectory::read(&recording, &arguments.file.to_string_lossy(), &options).map_err(Failure::bad_input)
@@ -213,15 +214,17 @@ fn for_people(
     writeln!(out, "\n{}: {}", report.action, why(report))?;
 
     // 4. What the network saw, and where the time went.
-    let fields = report.tokens.fields.iter().map(|field| {
-        let cut = match field.bytes_cut.0 {
-            0 => String::new(),
-            bytes => format!(" (cut {bytes} bytes)"),
-        };
-        let known = if field.known { "" } else { " (unknown)" };
-        format!("{} {}/{}{known}{cut}", field.field.name(), field.tokens.0, field.share.0)
-    });
-    writeln!(out, "tokens: {} = {}", report.tokens.total.0, fields.collect::<Vec<_>>().join(", "))?;
+    if let Some(tokens) = &report.tokens {
+        let fields = tokens.fields.iter().map(|field| {
+            let cut = match field.bytes_cut.0 {
+                0 => String::new(),
+                bytes => format!(" (cut {bytes} bytes)"),
+            };
+            let known = if field.known { "" } else { " (unknown)" };
+            format!("{} {}/{}{known}{cut}", field.field.name(), field.tokens.0, field.share.0)
+        });
+        writeln!(out, "tokens: {} = {}", tokens.total.0, fields.collect::<Vec<_>>().join(", "))?;
+    }
     let stages = decision.latency.stages.iter().map(|it| format!("{} {}", it.stage.name(), milliseconds(it.wall.0)));
     writeln!(
         out,
@@ -229,16 +232,11 @@ fn for_people(
         milliseconds(decision.latency.total.0),
         stages.collect::<Vec<_>>().join(", "),
         milliseconds(source.read_us),
-        milliseconds(report.model.load.0)
+        milliseconds(report.model.as_ref().map_or(0, |model| model.load.0))
     )?;
-    writeln!(
-        out,
-        "model: {} {}, lambda {} ({})",
-        report.model.name,
-        report.model.digest,
-        report.lambda.get(),
-        report.lambda_from
-    )?;
+    if let (Some(model), Some(lambda), Some(from)) = (&report.model, report.lambda, report.lambda_from) {
+        writeln!(out, "model: {} {}, lambda {} ({from})", model.name, model.digest, lambda.get())?;
+    }
     for note in &report.notes {
         writeln!(out, "note: {note}")?;
     }
