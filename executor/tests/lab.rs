@@ -35,6 +35,7 @@ fn main() -> ExitCode {
     let tests: &[(&str, fn())] = &[
         ("the_table_is_the_article_s", the_table_is_the_article_s),
         ("receipts_bind_and_tell_not_run_from_failed", receipts_bind_and_tell_not_run_from_failed),
+        ("a_wrong_repair_is_rejected_whatever_else_it_gets_right", a_wrong_repair_is_rejected),
         ("every_hostile_candidate_has_its_exact_end", every_hostile_candidate_has_its_exact_end),
         ("hostile_candidates_end_the_same_with_the_path_rule_off_or_are_caught_deeper", hostile_candidates_with_the_path_rule_off),
         ("a_denied_write_names_its_errno_in_the_test_that_it_ends", a_denied_write_names_its_errno),
@@ -184,6 +185,29 @@ fn receipts_bind_and_tell_not_run_from_failed() {
     assert_ne!(off.candidates[0].evaluation.binding.verifier, local.verifier, "the path rule is part of the verifier");
 }
 
+/// Repairs of the worker that attack nothing, get the issue's own case right, and lose another.
+fn a_wrong_repair_is_rejected() {
+    let fix = String::from_utf8(lab::candidate("repository_fix").unwrap().patch).unwrap();
+    let right = "+    return normalize_attempts(job.get(\"attempts\"))\n";
+    assert!(fix.contains(right));
+    #[rustfmt::skip]
+    let cases = [
+        ("right",      "normalize_attempts(job.get(\"attempts\"))",             "3 of 3 passed"),
+        ("zero alone", "0 if job.get(\"attempts\") == 0 else 3",                "`test_contract.WorkerContract.test_a_positive_setting_is_kept` failed: AssertionError: 3 != 1"),
+        ("capped",     "min(normalize_attempts(job.get(\"attempts\")), 50)",    "`test_contract.WorkerContract.test_a_positive_setting_is_kept` failed: AssertionError: 50 != 51"),
+        ("never",      "0",                                                     "`test_contract.WorkerContract.test_a_job_that_says_nothing_gets_the_default` failed: AssertionError: 0 != 3"),
+        ("no default", "normalize_attempts(job[\"attempts\"])",                 "`test_contract.WorkerContract.test_a_job_that_says_nothing_gets_the_default` errored: KeyError: 'attempts'"),
+    ];
+    let patched = |(name, value, _): &(&str, &str, &str)| {
+        custom(name, &fix.replace(right, &format!("+    return {value}\n")))
+    };
+    let report = run(cases.iter().map(patched).collect(), PathRule::Enforced, None);
+    for (it, (name, _, reason)) in report.candidates.iter().zip(cases) {
+        let hidden = it.evaluation.layer(AcceptanceLayer::Hidden).unwrap();
+        assert_eq!((it.evaluation.accepted, hidden.reason.as_str()), (name == "right", reason), "{name}\n{report}");
+    }
+}
+
 fn every_hostile_candidate_has_its_exact_end() {
     let hostile = lab::hostile().unwrap();
     assert!(hostile.iter().all(|it| it.expected.is_some()), "each states its end");
@@ -275,11 +299,12 @@ fn hidden_tests_are_in_no_other_run() {
     let report = run(vec![repaired], PathRule::Enforced, None);
     let evaluation = &report.candidates[0].evaluation;
     assert!(evaluation.accepted, "{report}");
-    // Three lines a call, 20 to 24 bytes each: the visible suite never calls the worker; the hidden one does, thrice.
+    // Three lines a call, 20 to 24 bytes each: the visible suite never calls the worker; the hidden one does, thrice and
+    // once for each of a hundred settings.
     assert_eq!(execution(evaluation, &VISIBLE).stdout_bytes, 0);
     let hidden = execution(evaluation, &HIDDEN);
     let line = "/hidden True True\n/harness True False\n/workspace True False\n".len() as u64;
-    assert_eq!(hidden.stdout_bytes, 3 * line, "the hidden suite alone may be written, and is there");
+    assert_eq!(hidden.stdout_bytes, 103 * line, "the hidden suite alone may be written, and is there");
 }
 
 fn a_patch_that_does_not_fit_is_bad_input() {
