@@ -162,3 +162,26 @@ fn many_runs_one_after_another_and_side_by_side_leave_nothing_behind() {
     let digests: Vec<_> = (0..2).map(|_| client().run(&shell("true")).unwrap().receipt.policy_digest).collect();
     assert_eq!(digests[0], digests[1]);
 }
+
+#[test]
+fn a_run_of_another_pid_namespace_is_no_leftover() {
+    let test = "runs of two pid namespaces";
+    if !harness::has_controller(test, "memory_controller") {
+        return;
+    }
+    // The other helper's process ids mean nothing here: only its lock says that it lives.
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--mount-proc", HELPER, "--once"]);
+    let other = command.stdin(std::os::fd::OwnedFd::from(theirs)).stdout(Stdio::null()).spawn();
+    drop(command);
+    let Ok(other) = other else { return harness::skipped(test, "unshare(1)") };
+    ours.write_all(&request_frame(b"/bin/sh\0-c\0sleep 1; echo survived\0")).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..3 {
+        assert_eq!(output(&shell("echo swept")), "swept\n");
+    }
+    let answer = read_answer(&mut ours);
+    other.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&answer).contains("survived\n"), "{answer:?}");
+}

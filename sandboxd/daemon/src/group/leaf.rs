@@ -1,17 +1,20 @@
 //! One run's groups: made, limited, joined, read, removed.
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tack_sandbox_protocol::{Figure, Layer, LayerState, Layers, Reason, RunLimits};
 
 use crate::group::hierarchy::{Controller, Hierarchies, Place, Version};
-use crate::sys::process::errno_of;
+use crate::sys::process::{errno_of, pid_namespace};
 
 /// The groups of one run. Dropped, they are removed.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub(crate) struct Groups {
     pids: Membership,
     cpu: Membership,
     /// Everything that was made, to be removed.
-    made: Vec<PathBuf>,
+    made: Vec<Leaf>,
     swap: LayerState,
     /// What the groups had counted when the payload was about to be forked, by [`CpuTime`]'s order.
     cpu_before_ns: [u64; 3],
@@ -32,6 +35,13 @@ pub(crate) enum CpuTime {
     Total,
     User,
     System,
+}
+
+/// A directory that this helper has made. As long as it holds the lock, no other helper sweeps it away.
+#[derive(Debug)]
+struct Leaf {
+    directory: PathBuf,
+    lock: Flock<File>,
 }
 
 /// One controller's group, or why there is none.
@@ -83,9 +93,9 @@ impl Groups {
             enable_controllers(place)?;
         }
         make(&place.directory)?;
-        let leaf = place.directory.join(name);
-        fs::create_dir(&leaf)?;
-        self.made.push(leaf.clone());
+        let made = Leaf::make(place.directory.join(name))?;
+        let leaf = made.directory.clone();
+        self.made.push(made);
         for controller in &place.controllers {
             match (controller, place.version) {
                 (Controller::Memory, Version::First) => {
@@ -180,8 +190,10 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        for leaf in &self.made {
-            remove(leaf);
+        for leaf in self.made.drain(..) {
+            remove(&leaf.directory);
+            // The lock goes after the directory: until then it is ours.
+            drop(leaf.lock);
         }
     }
 }
@@ -190,46 +202,72 @@ fn figure(count: Result<u64, Reason>, kind: fn(u64) -> Figure) -> Figure {
     count.map_or_else(Figure::Unavailable, kind)
 }
 
-/// `<boot id>-<process id>-<start time>`: names one process of one boot, and no other.
+impl Leaf {
+    /// Makes and locks a leaf.
+    ///
+    /// Between the two another helper may take it for one that is left over, and remove it: then it is made again.
+    fn make(directory: PathBuf) -> io::Result<Self> {
+        const TRIES: u32 = 100;
+        for _ in 0..TRIES {
+            fs::create_dir(&directory)?;
+            let opened = match File::open(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            let lock = Flock::lock(opened, FlockArg::LockExclusive).map_err(|(_, errno)| io::Error::from(errno))?;
+            let locked = lock.metadata()?;
+            match fs::metadata(&directory) {
+                Ok(found) if (found.dev(), found.ino()) == (locked.dev(), locked.ino()) => {
+                    return Ok(Self { directory, lock });
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::EAGAIN.into())
+    }
+}
+
+/// `run-<pid namespace>-<process id>-<start time>`: names one process, in whatever pid namespace. The name only has to
+/// be no other's; whether its helper lives is told by the lock.
 fn leaf_name() -> String {
-    let pid = Pid::this().as_raw();
-    format!("{}-{pid}-{}", boot_id(), start_time(pid).unwrap_or_default())
+    let start = start_time().unwrap_or_default();
+    format!("run-{}-{}-{start}", pid_namespace().unwrap_or_default(), Pid::this())
 }
 
-fn boot_id() -> String {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.chars().filter(char::is_ascii_hexdigit).take(8).collect()
-}
-
-/// When a process started, in clock ticks since boot (man 5 proc, `stat`, field 22).
-fn start_time(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// When this process started, in clock ticks since boot (man 5 proc, `stat`, field 22).
+fn start_time() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The command in parentheses may hold anything; what follows its last one is plain.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Removes the leaves of helpers that are gone. It is best effort: what cannot be removed is tried again by the next.
+/// Removes the leaves of helpers that are gone, which no one holds the lock of. It is best effort: what cannot be
+/// removed is tried again by the next.
+///
+/// Not by process ids: those of a helper in another pid namespace mean other processes here, or none.
 fn sweep(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
-    let boot = boot_id();
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some((its_boot, pid, start)) = name.to_str().and_then(parse_name) else { continue };
-        if its_boot != boot || start_time(pid) != Some(start) {
-            // A helper's death kills its processes, so there is none, unless its pid 1 is still dying.
-            let processes = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
-            for process in processes.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1) {
-                kill(Pid::from_raw(process), Signal::SIGKILL).ok();
-            }
-            fs::remove_dir(entry.path()).ok();
+    for entry in entries.flatten().filter(|entry| is_leaf(&entry.file_name())) {
+        let Ok(leaf) = File::open(entry.path()) else { continue };
+        let Ok(_lock) = Flock::lock(leaf, FlockArg::LockExclusiveNonblock) else { continue };
+        // A helper's death kills its processes, so there is none, unless its pid 1 is still dying.
+        let processes = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
+        for process in processes.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1) {
+            kill(Pid::from_raw(process), Signal::SIGKILL).ok();
         }
+        fs::remove_dir(entry.path()).ok();
     }
 }
 
-fn parse_name(name: &str) -> Option<(&str, i32, u64)> {
-    let mut parts = name.split('-');
-    let (boot, pid, start) = (parts.next()?, parts.next()?, parts.next()?);
-    if parts.next().is_some() { None } else { Some((boot, pid.parse().ok()?, start.parse().ok()?)) }
+/// Whether a directory's name is one of [`leaf_name`]'s.
+fn is_leaf(name: &OsStr) -> bool {
+    let numbers = name.to_str().and_then(|name| name.strip_prefix("run-"));
+    numbers.is_some_and(|numbers| {
+        let numbers: Vec<_> = numbers.split('-').collect();
+        numbers.len() == 3 && numbers.iter().all(|number| number.parse::<u64>().is_ok())
+    })
 }
 
 /// In the unified hierarchy a group has the controllers that all its parents pass on.
@@ -344,21 +382,43 @@ mod tests {
             assert!((1_000..10_000_000).contains(&cpu_us), "{version}: {cpu_us}");
             assert_eq!(groups.memory_peak_bytes().value().is_some(), has(Controller::Memory), "{version}");
             assert_eq!(groups.processes_peak().value().is_some(), has(Controller::Pids), "{version}");
-            let leaves = groups.made.clone();
+            let leaves: Vec<_> = groups.made.iter().map(|leaf| leaf.directory.clone()).collect();
             drop(groups);
             assert!(leaves.iter().all(|leaf| !leaf.exists()), "{version}: {leaves:?}");
         }
     }
 
     #[test]
-    fn a_leaf_names_its_helper() {
+    fn a_sweep_takes_what_no_one_holds_and_nothing_else() {
+        // Locks are of directories of any kind; the real hierarchies are in the tests of whole runs.
+        let directory = std::env::temp_dir().join(format!("tack-sweep-test-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let held = Leaf::make(directory.join("run-1-2-3")).unwrap();
+        assert!(Leaf::make(directory.join("run-1-2-3")).is_err(), "a name is one helper's");
+        for left in ["run-1-2-4", "other", "run-1-2"] {
+            fs::create_dir(directory.join(left)).unwrap();
+        }
+        let names = || {
+            let mut names: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        sweep(&directory);
+        assert_eq!(names(), ["other", "run-1-2", "run-1-2-3"]);
+        // Its helper is gone: the kernel drops the lock with the last descriptor.
+        drop(held.lock);
+        sweep(&directory);
+        assert_eq!(names(), ["other", "run-1-2"]);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_leaf_s_name_is_told_from_others() {
         let name = leaf_name();
-        let (boot, pid, start) = parse_name(&name).unwrap();
-        assert_eq!(boot, boot_id());
-        assert_eq!(pid, Pid::this().as_raw());
-        assert_eq!(Some(start), start_time(pid));
-        for other in ["", "a", "a-1", "a-1-2-3", "a-x-2", "process_api", "a--1-2"] {
-            assert_eq!(parse_name(other), None, "{other}");
+        assert!(is_leaf(OsStr::new(&name)), "{name}");
+        assert!(name.contains(&format!("-{}-", Pid::this())), "{name}");
+        for other in ["", "run", "run-1-2", "run-1-2-3-4", "run-a-2-3", "process_api", "1-2-3", "run--1-2"] {
+            assert!(!is_leaf(OsStr::new(other)), "{other}");
         }
     }
 }

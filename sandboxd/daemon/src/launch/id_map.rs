@@ -23,7 +23,7 @@ pub(crate) struct Owner {
 }
 
 /// Where the ids below 65,536 that are not the owner's go: a range that no process and no payload has.
-const OTHERS_HOST_ID: u32 = 0x7100_0000;
+pub(crate) const OTHERS_HOST_ID: u32 = 0x7fc0_0000;
 const OTHERS: u32 = 1 << 16;
 
 /// The user namespaces of the mounts' owners, one an owner.
@@ -113,11 +113,11 @@ mod tests {
     #[test]
     fn the_owner_becomes_the_payload_and_everyone_else_nobody() {
         let cases = [
-            (0, "0 7 1\n1 1895825409 65535\n"),
-            (1_000, "1000 7 1\n0 1895825408 1000\n1001 1895826409 64535\n"),
-            (65_535, "65535 7 1\n0 1895825408 65535\n"),
-            (4_000_000, "4000000 7 1\n0 1895825408 65536\n"),
-            (u32::MAX - 1, "4294967294 7 1\n0 1895825408 65536\n"),
+            (0, "0 7 1\n1 2143289345 65535\n"),
+            (1_000, "1000 7 1\n0 2143289344 1000\n1001 2143290345 64535\n"),
+            (65_535, "65535 7 1\n0 2143289344 65535\n"),
+            (4_000_000, "4000000 7 1\n0 2143289344 65536\n"),
+            (u32::MAX - 1, "4294967294 7 1\n0 2143289344 65536\n"),
         ];
         for (owner, lines) in cases {
             assert_eq!(map(owner, 7), lines, "{owner}");

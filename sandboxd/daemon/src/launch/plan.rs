@@ -18,6 +18,7 @@ use crate::launch::progress::{At, failure};
 use crate::launch::seccomp::Programs;
 use crate::policy;
 use crate::sys::mount::{self, Attributes, Reach};
+use crate::sys::process::pid_namespace;
 
 /// More arguments, or more variables, than this are refused with `E2BIG`: no command line of ours comes near, and the
 /// helper keeps a pointer for each.
@@ -77,8 +78,32 @@ pub(crate) enum SystemEntry {
 }
 
 /// Ids of the payloads, as the host sees them: above every range that distributions and systemd hand out (up to
-/// `0x6fff_ffff`), below the kernel's sign bit. One a process id, so no two sandboxes share one.
+/// `0x6fff_ffff`), below the kernel's sign bit.
 const FIRST_HOST_ID: u32 = 0x7000_0000;
+
+/// Process ids are below this (`PID_MAX_LIMIT`).
+const PROCESS_IDS: u32 = 1 << 22;
+
+/// How many blocks of [`PROCESS_IDS`] there are for pid namespaces. The next is for files of others (`id_map`).
+const BLOCKS: u32 = 63;
+
+/// `PROC_PID_INIT_INO` of the kernel: the initial pid namespace.
+const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+/// The payload's id on the host: of the block of the helper's pid namespace, the helper's process id.
+///
+/// No two sandboxes of one pid namespace share an id, nor does one of the initial namespace with any. Two helpers in
+/// two other namespaces may, where 62 divides the difference of the namespaces' numbers; their payloads would then
+/// share what the kernel counts by user (pipe buffers, watches), and nothing else, since each is in a pid and a user
+/// namespace of its own.
+fn host_id(process: Pid, pid_namespace: Option<u64>) -> u32 {
+    let others = u64::from(BLOCKS - 1);
+    let block = match pid_namespace {
+        None | Some(INITIAL_PID_NAMESPACE) => 0,
+        Some(number) => 1 + u32::try_from(number % others).unwrap_or(0),
+    };
+    FIRST_HOST_ID + block * PROCESS_IDS + process.as_raw().cast_unsigned() % PROCESS_IDS
+}
 
 impl Plan {
     /// # Errors
@@ -97,8 +122,7 @@ impl Plan {
 
         let seccomp = Programs::compile().map_err(|_| failure(Stage::Prepare, Errno::EINVAL))?;
         let policy_digest = digest(&seccomp, request);
-        // Process ids are below 2^22 (`PID_MAX_LIMIT`).
-        let host_id = FIRST_HOST_ID + Pid::this().as_raw().cast_unsigned();
+        let host_id = host_id(Pid::this(), pid_namespace());
         let mut id_maps = IdMaps::new(host_id);
         let mut mounts = Vec::with_capacity(request.mounts.as_slice().len());
         let mut all_owned = true;
@@ -339,6 +363,21 @@ mod tests {
             let found = found.as_ref().map(|it| it.iter().map(CString::as_c_str).collect::<Vec<_>>());
             assert_eq!(found.as_deref(), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn a_payload_s_id_is_of_its_pid_namespace_and_never_in_another_range() {
+        let most = Pid::from_raw((1 << 22) - 1);
+        let mut seen = std::collections::BTreeSet::new();
+        let numbers = (0xf000_0000..0xf000_0000 + 62).chain([INITIAL_PID_NAMESPACE]);
+        for number in numbers {
+            for process in [Pid::from_raw(1), most] {
+                let id = host_id(process, Some(number));
+                assert!(seen.insert(id), "{id:x}");
+                assert!((FIRST_HOST_ID..crate::launch::id_map::OTHERS_HOST_ID).contains(&id), "{id:x}");
+            }
+        }
+        assert_eq!(host_id(Pid::from_raw(7), Some(INITIAL_PID_NAMESPACE)), 0x7000_0007);
     }
 
     #[test]

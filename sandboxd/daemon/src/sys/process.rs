@@ -1,9 +1,11 @@
 //! Processes, their descriptors and their signals.
 
 use std::ffi::{c_int, c_long, c_uint};
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -211,6 +213,11 @@ pub(crate) fn loopback_up() -> nix::Result<()> {
     // SAFETY: the request wants a pointer to an `ifreq` with name and flags, which outlives the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     Errno::result(result).map(drop)
+}
+
+/// The number of this process' pid namespace; `None` without a `/proc` that shows this process.
+pub(crate) fn pid_namespace() -> Option<u64> {
+    Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
 /// The error number of an [`io::Error`] that came from the kernel; `EIO` for one that did not.

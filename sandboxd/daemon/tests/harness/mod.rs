@@ -133,9 +133,9 @@ pub(crate) fn orphaned_groups() -> Vec<PathBuf> {
         .map(|entry| entry.path())
         .filter(|path| path.is_dir())
         .filter(|path| {
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            let pid = name.split('-').nth(1).unwrap_or_default().to_owned();
-            !Path::new("/proc").join(pid).exists()
+            // A living helper holds the lock.
+            let opened = fs::File::open(path);
+            opened.is_ok_and(|leaf| leaf.try_lock().is_ok())
         })
         .collect()
 }
