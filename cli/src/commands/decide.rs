@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tack_controller::{Controller, DecideError, Decision, DecisionReport, OpenError};
-use tack_core::{Decide, Lambda, Micros};
+use tack_controller::{Controller, DecisionReport, StageClock, fall_back};
+use tack_core::{ActionSet, FallbackReason, Lambda, Micros, Spans, Stage};
 use tack_trajectory::usage::OutputTokens;
 use tack_trajectory::{IssueFile, Options, OwnedMenu, Read};
 
@@ -16,36 +15,52 @@ use crate::{input, mini, terminal};
 
 /// Reads the file, decides, prints.
 pub(crate) fn run(arguments: &arguments::Decide) -> Result<u8, Failure> {
-    let started = Instant::now();
+    // The deadline is the whole command's: reading and loading count.
+    let deadline = arguments.deadline.map(|ms| Micros(ms.saturating_mul(1_000)));
+    let mut nobody = ();
+    let mut clock = StageClock::start(&mut nobody, deadline);
     let lambda = arguments.lambda.map(Lambda::new).transpose().map_err(Failure::bad_input)?;
-    let read = read(arguments)?;
-    let read_time = started.elapsed();
-    say_where_it_comes_from(&read);
 
-    let mut controller = match &arguments.model {
+    clock.enter(Stage::Read);
+    let read = read(arguments)?;
+    clock.exit(Stage::Read);
+    say_where_it_comes_from(&read);
+    let lent = read.state.lend();
+    let (state, late) = (lent.state(), FallbackReason::DeadlineMissed);
+    if clock.is_late() {
+        let undecided = fall_back(&state, ActionSet::ALL, late, &clock).map_err(Failure::bad_input)?;
+        return print(arguments, &read, None, undecided.report());
+    }
+
+    clock.enter(Stage::Load);
+    let controller = match &arguments.model {
         Some(directory) => Controller::open(directory),
         None => Controller::embedded(&mini::FILES),
+    };
+    let mut controller = controller.map_err(Failure::bad_input)?;
+    clock.exit(Stage::Load);
+    if clock.is_late() {
+        let undecided = fall_back(&state, ActionSet::ALL, late, &clock).map_err(Failure::bad_input)?;
+        return print(arguments, &read, Some(&controller), undecided.report());
     }
-    .map_err(|error: OpenError| Failure::bad_input(error))?;
-    controller.settings.lambda = lambda;
-    // The deadline is the whole command's: what reading and loading took is gone from it.
-    controller.settings.deadline = arguments.deadline.map(|ms| {
-        let left = Duration::from_millis(ms).saturating_sub(started.elapsed());
-        Micros(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
-    });
 
-    let lent = read.state.lend();
-    let decision = controller.decide(&lent.state(), &mut ()).map_err(|error| match error {
-        DecideError::Encode(_) | DecideError::NoneAvailable { .. } => Failure::bad_input(error),
-        // The bundle passed its checks, and still gives no numbers: it is the bundle that has to be mended.
-        DecideError::Forward(_) | DecideError::HeadOutput(_) | DecideError::Rule(_) => Failure::bad_input(error),
-    })?;
-    let source = Source::new(&read, arguments, &controller, read_time);
-    let report = decision.report(&controller);
+    controller.settings.lambda = lambda;
+    // A bundle that passed its checks and still gives no numbers is what has to be mended.
+    let decision = controller.decide_within(&state, &mut clock).map_err(Failure::bad_input)?;
+    print(arguments, &read, Some(&controller), decision.report(&controller))
+}
+
+fn print(
+    arguments: &arguments::Decide,
+    read: &Read,
+    controller: Option<&Controller>,
+    decision: DecisionReport<'_>,
+) -> Result<u8, Failure> {
+    let source = Source::new(read, arguments, controller);
     if arguments.json {
-        terminal::answer_json(&Output { source, decision: report })?;
+        terminal::answer_json(&Output { source, decision })?;
     } else {
-        let text = for_people(&source, &decision, &report).map_err(Failure::unknown)?;
+        let text = for_people(&source, &decision).map_err(Failure::unknown)?;
         terminal::answer_people(&text).map_err(Failure::unknown)?;
     }
     Ok(exit::DONE)
@@ -55,13 +70,12 @@ fn read(arguments: &arguments::Decide) -> Result<Read, Failure> {
     let recording = input::read(&arguments.file, input::RECORDING)?;
     let patch = arguments.patch.as_deref().map(|path| input::read(path, input::PATCH)).transpose()?;
     let issue = arguments.issue.as_deref().map(|path| input::read(path, input::ISSUE)).transpose()?;
-    let issue_name = arguments.issue.as_deref().map(Path::to_string_lossy).unwrap_or_default();
     let menu = arguments.menu.as_deref().map(read_menu).transpose()?;
     let options = Options {
         instance: arguments.instance.as_deref(),
         at: arguments.at,
         patch: patch.as_deref(),
-        issue: issue.as_deref().map(|bytes| IssueFile { name: &issue_name, bytes }),
+        issue: issue.as_deref().map(|bytes| IssueFile { bytes }),
         menu,
     };
     tack_trajectory::read(&recording, &arguments.file.to_string_lossy(), &options).map_err(Failure::bad_input)
@@ -110,7 +124,6 @@ struct Source<'a> {
     /// What the run had used by then: never part of the state.
     used: Used,
     gaps: Vec<String>,
-    read_us: u64,
 }
 
 /// What the run had used by the decision point; `null` where the recording does not say.
@@ -127,11 +140,13 @@ struct Used {
 }
 
 impl<'a> Source<'a> {
-    fn new(read: &'a Read, arguments: &'a arguments::Decide, controller: &Controller, time: Duration) -> Self {
-        let (output_tokens, replies_estimated) = match read.usage.output_tokens(controller.encoder().tokenizer()) {
-            OutputTokens::Recorded(tokens) => (Some(tokens), 0),
-            OutputTokens::Estimated { tokens, replies_counted_here } => (Some(tokens), replies_counted_here),
-            OutputTokens::Unavailable { .. } => (None, 0),
+    fn new(read: &'a Read, arguments: &arguments::Decide, controller: Option<&Controller>) -> Self {
+        // Without a tokenizer nothing is counted here: what the provider did not count stays unknown.
+        let counted = controller.map(|it| read.usage.output_tokens(it.encoder().tokenizer()));
+        let (output_tokens, replies_estimated) = match counted {
+            Some(OutputTokens::Recorded(tokens)) => (Some(tokens), 0),
+            Some(OutputTokens::Estimated { tokens, replies_counted_here }) => (Some(tokens), replies_counted_here),
+            Some(OutputTokens::Unavailable { .. }) | None => (None, 0),
         };
         let usage = &read.usage;
         Self {
@@ -157,7 +172,6 @@ impl<'a> Source<'a> {
                 wall_us: usage.wall.map(|it| it.0),
             },
             gaps: read.gaps.iter().map(ToString::to_string).collect(),
-            read_us: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
         }
     }
 }
@@ -171,11 +185,7 @@ const fn from(known: bool, given: bool) -> Option<&'static str> {
     }
 }
 
-fn for_people(
-    source: &Source<'_>,
-    decision: &Decision,
-    report: &DecisionReport<'_>,
-) -> Result<String, std::fmt::Error> {
+fn for_people(source: &Source<'_>, report: &DecisionReport<'_>) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let out = &mut text;
 
@@ -213,7 +223,7 @@ fn for_people(
     // 3. The choice, and why.
     writeln!(out, "\n{}: {}", report.action, why(report))?;
 
-    // 4. What the network saw, and where the time went.
+    // 4. What the network saw, where the time went, and what made the estimates.
     if let Some(tokens) = &report.tokens {
         let fields = tokens.fields.iter().map(|field| {
             let cut = match field.bytes_cut.0 {
@@ -225,15 +235,10 @@ fn for_people(
         });
         writeln!(out, "tokens: {} = {}", tokens.total.0, fields.collect::<Vec<_>>().join(", "))?;
     }
-    let stages = decision.latency.stages.iter().map(|it| format!("{} {}", it.stage.name(), milliseconds(it.wall.0)));
-    writeln!(
-        out,
-        "latency: {} = {}; before it: read {}, load {}",
-        milliseconds(decision.latency.total.0),
-        stages.collect::<Vec<_>>().join(", "),
-        milliseconds(source.read_us),
-        milliseconds(report.model.as_ref().map_or(0, |model| model.load.0))
-    )?;
+    let latency = report.latency;
+    let stages = latency.stages.iter().map(|it| format!("{} {}", it.stage.name(), milliseconds(it.wall)));
+    let parts = stages.chain([format!("other {}", milliseconds(latency.other))]).collect::<Vec<_>>();
+    writeln!(out, "latency: {} = {}", milliseconds(latency.total), parts.join(", "))?;
     if let (Some(model), Some(lambda), Some(from)) = (&report.model, report.lambda, report.lambda_from) {
         writeln!(out, "model: {} {}, lambda {} ({from})", model.name, model.digest, lambda.get())?;
     }
@@ -266,6 +271,6 @@ fn why(report: &DecisionReport<'_>) -> String {
     text
 }
 
-fn milliseconds(micros: u64) -> String {
-    format!("{}.{:02} ms", micros / 1_000, micros % 1_000 / 10)
+fn milliseconds(time: Micros) -> String {
+    format!("{}.{:02} ms", time.0 / 1_000, time.0 % 1_000 / 10)
 }

@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs, io};
 
-use tack_sandbox_client::protocol::Cause;
+use tack_sandbox_client::protocol::{Cause, Layer, Reason};
 use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run};
 use tack_sandboxd::check::probe::PROBE_TARGET;
 use tack_sandboxd::check::{self, ProbeCommand, Report};
@@ -21,18 +21,22 @@ pub(crate) const HELPER_ARGUMENT: &str = "__sandboxd-once";
 /// The hidden argument that makes this command the probe of `tack sandbox check`.
 pub(crate) const PROBE_ARGUMENT: &str = "__sandbox-probe";
 
+/// The name of the memory controller's line in `sandbox check`.
+const MEMORY_OFFER: &str = "memory_controller";
+
 /// How much of each output stream is passed on: a long build log fits, and memory stays bounded.
 const KEPT_BYTES: u32 = 16 << 20;
 
 /// A client of the installed helper, else of this very command.
-pub(crate) fn client() -> io::Result<Client> {
-    let program = env::current_exe()?;
-    Ok(Client::find(Some(Helper::Own { program, argument: HELPER_ARGUMENT.into() })))
+pub(crate) fn client() -> Client {
+    // The file that is running, even if it was replaced or deleted since it was started.
+    let program = PathBuf::from("/proc/self/exe");
+    Client::find(Some(Helper::Own { program, argument: HELPER_ARGUMENT.into() }))
 }
 
 /// Runs one command; ends with its status, or with 125 where the sandbox itself failed.
 pub(crate) fn run(arguments: &SandboxRun) -> ExitCode {
-    match request(arguments).and_then(|run| Ok(client()?.run(&run)?)) {
+    match request(arguments).and_then(|run| Ok(client().run(&run)?)) {
         Ok(finished) => ExitCode::from(pass_on(&finished, arguments)),
         Err(error) => {
             terminal::failure(&Failure { code: exit::SANDBOX_FAILED, error });
@@ -48,6 +52,8 @@ type Error = Box<dyn std::error::Error>;
 enum RunError {
     #[error("cannot show `{}` to the command", path.display())]
     Directory { path: PathBuf, source: io::Error },
+    #[error("this host cannot limit memory, which `--memory` asks for: {missing}")]
+    Memory { missing: String },
     #[error("`--time {0}` is not a number of seconds above 0 and at most 1,000,000")]
     Time(f64),
 }
@@ -56,7 +62,8 @@ fn request(arguments: &SandboxRun) -> Result<Run, Error> {
     let mut mounts = Vec::new();
     for (paths, access) in [(&arguments.rw, Access::ReadWrite), (&arguments.ro, Access::ReadOnly)] {
         for path in paths {
-            mounts.push(Mount { source: absolute(path)?, target: absolute(path)?, access });
+            let source = resolved(path)?;
+            mounts.push(Mount { target: source.clone(), source, access });
         }
     }
     let directory = mounts.first().map_or(PathBuf::from("/tmp"), |mount| mount.target.clone());
@@ -69,13 +76,29 @@ fn request(arguments: &SandboxRun) -> Result<Run, Error> {
         run.limits.cpu_us = run.limits.wall_us.saturating_mul(1_024);
     }
     if let Some(bytes) = arguments.memory {
+        // A limit that was asked for holds, or nothing runs.
+        let offers = check::offers();
+        let missing =
+            offers.iter().find(|offer| offer.name == MEMORY_OFFER).and_then(|offer| offer.found.as_ref().err());
+        if let Some(missing) = missing {
+            return Err(RunError::Memory { missing: missing.clone() }.into());
+        }
         run.limits.memory_bytes = bytes;
     }
     Ok(run)
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, RunError> {
-    fs::canonicalize(path).map_err(|source| RunError::Directory { path: path.to_owned(), source })
+/// The path without links, resolved once: what is mounted is what is named here, or the run is refused. A path that
+/// goes through a link is said to, since whoever may write there chose what is shown.
+fn resolved(path: &Path) -> Result<PathBuf, RunError> {
+    let failed = |source| RunError::Directory { path: path.to_owned(), source };
+    let resolved = fs::canonicalize(path).map_err(failed)?;
+    let named = env::current_dir().map_err(failed)?.join(path);
+    let goes_up = named.components().any(|it| it == Component::ParentDir);
+    if !goes_up && named.components().ne(resolved.components()) {
+        terminal::warning(&format!("`{}` goes through a link: `{}` is shown", path.display(), resolved.display()));
+    }
+    Ok(resolved)
 }
 
 fn wall_us(seconds: f64) -> Result<u64, RunError> {
@@ -89,9 +112,13 @@ fn wall_us(seconds: f64) -> Result<u64, RunError> {
     }
 }
 
+/// The limits that a host may be unable to enforce, so that a person should hear of it.
+const LIMITS: [Layer; 4] = [Layer::MemoryLimit, Layer::SwapLimit, Layer::ProcessLimit, Layer::CpuLimit];
+
 /// Passes the payload's output and status on, and says what ended it where it did not end by itself.
 fn pass_on(finished: &Finished, arguments: &SandboxRun) -> u8 {
     let (stdout, stderr) = (io::stdout(), io::stderr());
+    let mut lost = false;
     for (result, name) in [
         (write(&finished.stdout, "standard output", &mut stdout.lock()), "standard output"),
         (write(&finished.stderr, "standard error", &mut stderr.lock()), "standard error"),
@@ -100,6 +127,7 @@ fn pass_on(finished: &Finished, arguments: &SandboxRun) -> u8 {
             && error.kind() != io::ErrorKind::BrokenPipe
         {
             terminal::warning(&format!("cannot pass on the command's {name}: {error}"));
+            lost = true;
         }
     }
     let receipt = &finished.receipt;
@@ -112,7 +140,12 @@ fn pass_on(finished: &Finished, arguments: &SandboxRun) -> u8 {
             Err(error) => terminal::warning(&format!("the receipt cannot be written as JSON: {error}")),
         }
     }
-    receipt.shell_status().unwrap_or(exit::SANDBOX_FAILED)
+    for (layer, reason) in receipt.layers.inactive().filter(|(layer, _)| LIMITS.contains(layer)) {
+        if !matches!(reason, Reason::NotReached | Reason::NotAsked) {
+            terminal::warning(&format!("{layer} did not hold: {reason}"));
+        }
+    }
+    if lost { exit::SANDBOX_FAILED } else { receipt.shell_status().unwrap_or(exit::SANDBOX_FAILED) }
 }
 
 fn write(captured: &Captured, name: &str, into: &mut dyn io::Write) -> io::Result<()> {
@@ -168,7 +201,7 @@ fn probe_inside(program: &Path, argv: Vec<String>) -> Result<String, Error> {
     let mut run = Run::new(argv, "/");
     let mount = Mount { source: program.to_owned(), target: PROBE_TARGET.into(), access: Access::ReadOnly };
     run.mounts.push(mount);
-    let finished = client()?.run(&run)?;
+    let finished = client().run(&run)?;
     match finished.receipt.exit_status() {
         Some(0) => Ok(String::from_utf8_lossy(&finished.stdout.head).into_owned()),
         _ => Err(ProbeError(finished.receipt.cause).into()),
