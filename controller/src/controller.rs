@@ -129,9 +129,6 @@ pub enum DecideError {
     /// Neither the menu nor the caller leaves an action.
     #[error(transparent)]
     NoneAvailable(NoneAvailable),
-    /// The state could not be encoded.
-    #[error("the state cannot be encoded")]
-    Encode(#[source] TokenizerError),
     /// The network refused the tokens.
     #[error("the network cannot run on the state's tokens")]
     Forward(#[source] ForwardError),
@@ -151,7 +148,7 @@ impl DecideError {
         match self {
             Self::NoneAvailable(_) => None,
             Self::HeadOutput(_) => Some(FallbackReason::HeadOutput),
-            Self::Encode(_) | Self::Forward(_) | Self::Rule(_) => Some(FallbackReason::ModelUnavailable),
+            Self::Forward(_) | Self::Rule(_) => Some(FallbackReason::ModelUnavailable),
         }
     }
 }
@@ -344,7 +341,7 @@ impl Controller {
         if clock.is_late() {
             return Ok(Progress::default());
         }
-        let Encoded { ids, report } = self.encoder.encode(state, clock).map_err(DecideError::Encode)?;
+        let Encoded { ids, report } = self.encoder.encode(state, clock);
         let encoded = Progress { encoding: Some(report), estimates: None };
         if clock.is_late() {
             return Ok(encoded);

@@ -20,7 +20,7 @@ use tack_core::{
 use crate::digests::ids_digest;
 use crate::fit::{Fitter, HeadQuarters};
 use crate::template::{Template, TemplateError, Unit, tokens};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 use crate::window::{self, ObservationReport};
 
 const ISSUE_HEAD: HeadQuarters = HeadQuarters(3);
@@ -143,10 +143,7 @@ impl Encoder {
     }
 
     /// Encodes a state. Equal states give equal tokens; `spans` hears [`Stage::Cut`] and [`Stage::Tokenize`] in turns.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Encode`], which no known state causes.
-    pub fn encode(&self, state: &DecisionState<'_>, spans: &mut dyn Spans) -> Result<Encoded, TokenizerError> {
+    pub fn encode(&self, state: &DecisionState<'_>, spans: &mut dyn Spans) -> Encoded {
         spans.enter(Stage::Cut);
         let mut fitter = Fitter { tokenizer: &self.tokenizer, template: &self.template, spans };
         let encoded = self.lay_out(state, &mut fitter);
@@ -154,7 +151,7 @@ impl Encoder {
         encoded
     }
 
-    fn lay_out(&self, state: &DecisionState<'_>, fitter: &mut Fitter<'_>) -> Result<Encoded, TokenizerError> {
+    fn lay_out(&self, state: &DecisionState<'_>, fitter: &mut Fitter<'_>) -> Encoded {
         let mut ids = Vec::with_capacity(FieldShares::TOTAL.0 as usize);
         let mut observations = Vec::new();
         let mut fields = Field::ALL.map(|field| FieldReport::new(field, true, &self.shares));
@@ -179,21 +176,21 @@ impl Encoder {
                         Issue::Unknown => b"",
                         Issue::Known(issue) => issue,
                     };
-                    write_text(fitter, issue, ISSUE_HEAD, report, &mut ids)?;
+                    write_text(fitter, issue, ISSUE_HEAD, report, &mut ids);
                 }
-                Field::Menu => write_menu(fitter, &state.menu, most, report, &mut ids)?,
+                Field::Menu => write_menu(fitter, &state.menu, most, report, &mut ids),
                 Field::Patch => {
                     let patch = match state.patch {
                         Patch::Unknown => b"",
                         Patch::Known(patch) => patch,
                     };
-                    write_text(fitter, patch, PATCH_HEAD, report, &mut ids)?;
+                    write_text(fitter, patch, PATCH_HEAD, report, &mut ids);
                 }
                 Field::Observations => {
-                    observations = window::write(fitter, state.observations, most, report, &mut ids)?;
+                    observations = window::write(fitter, state.observations, most, report, &mut ids);
                 }
                 Field::Budget => {
-                    write_text(fitter, budget_text(&state.budget).as_bytes(), HeadQuarters(4), report, &mut ids)?;
+                    write_text(fitter, budget_text(&state.budget).as_bytes(), HeadQuarters(4), report, &mut ids);
                 }
                 Field::Template => {}
             }
@@ -212,36 +209,23 @@ impl Encoder {
             fields,
             observations,
         };
-        Ok(Encoded { ids, report })
+        Encoded { ids, report }
     }
 }
 
 /// A field that is one text.
-fn write_text(
-    fitter: &mut Fitter<'_>,
-    text: &[u8],
-    keep: HeadQuarters,
-    report: &mut FieldReport,
-    ids: &mut Vec<u32>,
-) -> Result<(), TokenizerError> {
-    let fitted = fitter.text(text, report.share.0 as usize, keep, ids)?;
+fn write_text(fitter: &mut Fitter<'_>, text: &[u8], keep: HeadQuarters, report: &mut FieldReport, ids: &mut Vec<u32>) {
+    let fitted = fitter.text(text, report.share.0 as usize, keep, ids);
     report.bytes_in = fitted.bytes_in;
     report.bytes_cut = fitted.cut;
     report.head = fitted.head;
     report.tail = fitted.tail;
     report.replaced = fitted.replaced;
-    Ok(())
 }
 
 /// Both sections, also where they are empty: an empty menu is not an unknown one.
-fn write_menu(
-    fitter: &mut Fitter<'_>,
-    menu: &Menu<'_>,
-    most: usize,
-    report: &mut FieldReport,
-    ids: &mut Vec<u32>,
-) -> Result<(), TokenizerError> {
-    let Menu::Known(_) = menu else { return Ok(()) };
+fn write_menu(fitter: &mut Fitter<'_>, menu: &Menu<'_>, most: usize, report: &mut FieldReport, ids: &mut Vec<u32>) {
+    let Menu::Known(_) = menu else { return };
     let template = fitter.template;
     let structure = template.structure;
     let (start, all) = (ids.len(), menu.targeted().len() + menu.broader().len());
@@ -260,7 +244,7 @@ fn write_menu(
             }
             let before = ids.len();
             ids.push(structure.entry);
-            let fitted = fitter.text(test.as_bytes(), TEST_MOST, TEST_HEAD, ids)?;
+            let fitted = fitter.text(test.as_bytes(), TEST_MOST, TEST_HEAD, ids);
             if ids.len() - start + mark_most > most {
                 ids.truncate(before);
                 report.entries_cut = 1;
@@ -272,9 +256,8 @@ fn write_menu(
         }
     }
     if report.entries_cut > 0 {
-        template.mark(fitter.tokenizer, report.entries_cut as u64, Unit::Tests, ids)?;
+        template.mark(fitter.tokenizer, report.entries_cut as u64, Unit::Tests, ids);
     }
-    Ok(())
 }
 
 /// What is left, one figure a line; whole seconds, rounded down. Unknown is not zero.

@@ -5,7 +5,7 @@ use tack_core::{Bytes, Spans, Stage};
 
 use crate::lossy::Lossy;
 use crate::template::{Template, Unit};
-use crate::tokenizer::{Piece, Tokenizer, TokenizerError};
+use crate::tokenizer::{Piece, Tokenizer};
 
 /// Bytes a token that a window starts from: code and logs run at three to four and a half.
 const FIRST_BYTES_PER_TOKEN: usize = 5;
@@ -54,7 +54,7 @@ enum End {
 }
 
 impl Fitter<'_> {
-    pub(crate) fn encode(&mut self, text: &str) -> Result<Vec<Piece>, TokenizerError> {
+    pub(crate) fn encode(&mut self, text: &str) -> Vec<Piece> {
         self.spans.exit(Stage::Cut);
         self.spans.enter(Stage::Tokenize);
         let pieces = self.tokenizer.encode(text);
@@ -64,33 +64,26 @@ impl Fitter<'_> {
     }
 
     /// Writes words of ours.
-    pub(crate) fn words(&mut self, words: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        ids.extend(self.encode(words)?.iter().map(|piece| piece.id));
-        Ok(())
+    pub(crate) fn words(&mut self, words: &str, ids: &mut Vec<u32>) {
+        ids.extend(self.encode(words).iter().map(|piece| piece.id));
     }
 
     /// Writes at most `most` tokens of `text`.
     ///
     /// A text that does not fit keeps a head and a tail, cut between characters, and a mark with the count of bytes
     /// that are missing between them.
-    pub(crate) fn text(
-        &mut self,
-        text: &[u8],
-        most: usize,
-        keep: HeadQuarters,
-        ids: &mut Vec<u32>,
-    ) -> Result<TextReport, TokenizerError> {
+    pub(crate) fn text(&mut self, text: &[u8], most: usize, keep: HeadQuarters, ids: &mut Vec<u32>) -> TextReport {
         let bytes = |count: usize| Bytes(count as u64);
         let room = most.saturating_sub(self.template.mark_max(text.len() as u64, Unit::Bytes));
         let head_most = room * keep.0 / 4;
         let tail_most = room - head_most;
         // A text beyond the widest window is cut whatever it says, so only its head is wanted here.
         let is_cut = text.len() > widest(most);
-        let front = self.window(text, if is_cut { head_most } else { most }, End::Head)?;
+        let front = self.window(text, if is_cut { head_most } else { most }, End::Head);
         if front.covers_all && front.pieces.len() <= most {
             ids.extend(front.pieces.iter().map(|piece| piece.id));
             let (bytes_in, replaced) = (bytes(text.len()), Lossy::replaced(text));
-            return Ok(TextReport { bytes_in, head: bytes_in, replaced, ..TextReport::default() });
+            return TextReport { bytes_in, head: bytes_in, replaced, ..TextReport::default() };
         }
 
         let head = snap_head(&front.pieces, head_most);
@@ -99,7 +92,7 @@ impl Fitter<'_> {
             front.pieces[head.len()..].to_vec()
         } else {
             // Beginning where the head ended, the tail cannot show a byte twice.
-            let mut back = self.window(&text[head_end..], tail_most, End::Tail)?.pieces;
+            let mut back = self.window(&text[head_end..], tail_most, End::Tail).pieces;
             for piece in &mut back {
                 (piece.start, piece.end) = (piece.start + head_end, piece.end + head_end);
             }
@@ -111,21 +104,21 @@ impl Fitter<'_> {
         let cut = tail_start - head_end;
         ids.extend(head.iter().map(|piece| piece.id));
         if cut > 0 {
-            self.template.mark(self.tokenizer, cut as u64, Unit::Bytes, ids)?;
+            self.template.mark(self.tokenizer, cut as u64, Unit::Bytes, ids);
         }
         ids.extend(tail.iter().map(|piece| piece.id));
-        Ok(TextReport {
+        TextReport {
             bytes_in: bytes(text.len()),
             head: bytes(head_end),
             tail: bytes(text.len() - tail_start),
             cut: bytes(cut),
             replaced: Lossy::replaced(&text[..head_end]) + Lossy::replaced(&text[tail_start..]),
-        })
+        }
     }
 
     /// Encodes a growing window at one end of `text` until it has more than `want` tokens, covers all, or is as wide as
     /// it may be.
-    fn window(&mut self, text: &[u8], want: usize, end: End) -> Result<Window, TokenizerError> {
+    fn window(&mut self, text: &[u8], want: usize, end: End) -> Window {
         let mut width = want * FIRST_BYTES_PER_TOKEN + MOST_BYTES_PER_TOKEN;
         loop {
             let (window, shift) = match end {
@@ -137,12 +130,12 @@ impl Fitter<'_> {
             };
             let covers_all = window.len() == text.len();
             let lossy = Lossy::of(window);
-            let pieces = self.encode(lossy.text())?;
+            let pieces = self.encode(lossy.text());
             if covers_all || pieces.len() > want || width >= widest(want) {
                 let to_bytes = |offset| shift + lossy.byte_offset(offset);
                 let pieces =
                     pieces.into_iter().map(|it| Piece { start: to_bytes(it.start), end: to_bytes(it.end), ..it });
-                return Ok(Window { pieces: pieces.collect(), covers_all });
+                return Window { pieces: pieces.collect(), covers_all };
             }
             width = (width * 2).min(widest(want));
         }
@@ -203,7 +196,7 @@ mod tests {
         let template = Template::new(tokenizer(), &FieldShares::V1, "t.json").unwrap();
         let mut fitter = Fitter { tokenizer: tokenizer(), template: &template, spans: &mut () };
         let mut ids = Vec::new();
-        let report = fitter.text(text, most, HeadQuarters(quarters), &mut ids).unwrap();
+        let report = fitter.text(text, most, HeadQuarters(quarters), &mut ids);
         (ids, report)
     }
 

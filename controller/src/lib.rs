@@ -31,9 +31,11 @@ pub mod template;
 pub mod tokenizer;
 pub mod window;
 
+mod bpe;
 mod lossy;
 #[cfg(test)]
 mod mini;
+mod tokenizer_json;
 
 pub use clock::StageClock;
 pub use controller::{Controller, DecideError, OpenError, Settings};

@@ -84,10 +84,7 @@ pub enum TemplateError {
 impl Template {
     pub(crate) fn new(tokenizer: &Tokenizer, shares: &FieldShares, file: &str) -> Result<Self, TemplateError> {
         let added = |token| tokenizer.added(token, file).map_err(TemplateError::Tokenizer);
-        let text = |words: &str| match tokenizer.encode(words) {
-            Ok(pieces) => Ok(pieces.iter().map(|piece| piece.id).collect::<Vec<u32>>()),
-            Err(error) => Err(TemplateError::Tokenizer(error)),
-        };
+        let text = |words: &str| tokenizer.ids(words);
         let structure = Structure {
             open: added("<|im_start|>")?,
             close: added("<|im_end|>")?,
@@ -101,11 +98,11 @@ impl Template {
         };
         let mut openings = [const { [Vec::new(), Vec::new()] }; FIELDS.len()];
         for (opening, field) in openings.iter_mut().zip(FIELDS) {
-            *opening = [text(&format!("{}\n", field.name()))?, text(&format!("{} unknown\n", field.name()))?];
+            *opening = [text(&format!("{}\n", field.name())), text(&format!("{} unknown\n", field.name()))];
         }
-        let units = [text(" bytes cut")?, text(" tests cut")?, text(" observations cut")?];
-        let (targeted, broader) = (text("targeted")?, text("broader")?);
-        let template = Self { structure, openings, closing: text("\n")?, units, targeted, broader };
+        let units = [text(" bytes cut"), text(" tests cut"), text(" observations cut")];
+        let (targeted, broader) = (text("targeted"), text("broader"));
+        let template = Self { structure, openings, closing: text("\n"), units, targeted, broader };
 
         let found = template.longest();
         let share = shares.of(Field::Template).0;
@@ -147,18 +144,11 @@ impl Template {
     }
 
     /// Writes a visible cut mark.
-    pub(crate) fn mark(
-        &self,
-        tokenizer: &Tokenizer,
-        count: u64,
-        unit: Unit,
-        ids: &mut Vec<u32>,
-    ) -> Result<(), TokenizerError> {
+    pub(crate) fn mark(&self, tokenizer: &Tokenizer, count: u64, unit: Unit, ids: &mut Vec<u32>) {
         ids.push(self.structure.hole);
-        ids.extend(tokenizer.encode(&count.to_string())?.iter().map(|piece| piece.id));
+        ids.extend(tokenizer.ids(&count.to_string()));
         ids.extend_from_slice(&self.units[unit as usize]);
         ids.push(self.structure.hole);
-        Ok(())
     }
 }
 
@@ -193,12 +183,12 @@ mod tests {
         for count in [0, 9, 10, 12_345, u64::MAX] {
             for unit in [Unit::Bytes, Unit::Tests, Unit::Observations] {
                 let mut ids = Vec::new();
-                template.mark(tokenizer(), count, unit, &mut ids).unwrap();
+                template.mark(tokenizer(), count, unit, &mut ids);
                 assert!(ids.len() <= template.mark_max(count, unit), "{count} {unit:?}");
             }
         }
         let mut ids = Vec::new();
-        template.mark(tokenizer(), 12_345, Unit::Bytes, &mut ids).unwrap();
+        template.mark(tokenizer(), 12_345, Unit::Bytes, &mut ids);
         assert_eq!(tokenizer().decode(&ids), "<|fim_suffix|>12345 bytes cut<|fim_suffix|>");
     }
 }

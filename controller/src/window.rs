@@ -19,7 +19,6 @@ use tack_core::{ContextReason, Observation, Tokens};
 use crate::encode::FieldReport;
 use crate::fit::{Fitter, HeadQuarters, TextReport};
 use crate::template::{Unit, tokens};
-use crate::tokenizer::TokenizerError;
 
 /// Most tokens of a call.
 const CALL_MOST: usize = 64;
@@ -63,7 +62,7 @@ pub(crate) fn write(
     most: usize,
     report: &mut FieldReport,
     ids: &mut Vec<u32>,
-) -> Result<Vec<ObservationReport>, TokenizerError> {
+) -> Vec<ObservationReport> {
     let count = observations.len();
     let room = most.saturating_sub(fitter.template.mark_max(count as u64, Unit::Observations));
 
@@ -71,7 +70,7 @@ pub(crate) fn write(
     let mut blocks: Vec<(Vec<u32>, ObservationReport)> = Vec::new();
     let mut used = 0;
     for observation in observations.iter().rev() {
-        let block = write_block(fitter, observation)?;
+        let block = write_block(fitter, observation);
         used += block.0.len();
         if used > room {
             break;
@@ -83,7 +82,7 @@ pub(crate) fn write(
     let first = if earliest == 0 { 0 } else { first_border(observations, earliest).unwrap_or(earliest) };
 
     if first > 0 {
-        fitter.template.mark(fitter.tokenizer, first as u64, Unit::Observations, ids)?;
+        fitter.template.mark(fitter.tokenizer, first as u64, Unit::Observations, ids);
     }
     let shown = blocks.split_off(first - earliest);
     for (block, _) in &shown {
@@ -98,27 +97,24 @@ pub(crate) fn write(
         reports.iter().map(|it| it.call.head.0 + it.call.tail.0 + it.output.head.0 + it.output.tail.0).sum();
     report.bytes_cut.0 = report.bytes_in.0 - report.head.0;
     report.replaced = reports.iter().map(|it| it.call.replaced + it.output.replaced).sum();
-    Ok(reports)
+    reports
 }
 
-fn write_block(
-    fitter: &mut Fitter<'_>,
-    observation: &Observation<'_>,
-) -> Result<(Vec<u32>, ObservationReport), TokenizerError> {
+fn write_block(fitter: &mut Fitter<'_>, observation: &Observation<'_>) -> (Vec<u32>, ObservationReport) {
     let Observation { step, call, output, exit_status, reason } = *observation;
     let structure = fitter.template.structure;
     let mut ids = Vec::with_capacity(BLOCK_MOST);
     ids.push(structure.call);
-    fitter.words(&format!("{step} {}\n", reason.name()), &mut ids)?;
-    let call = fitter.text(call, CALL_MOST, CALL_HEAD, &mut ids)?;
+    fitter.words(&format!("{step} {}\n", reason.name()), &mut ids);
+    let call = fitter.text(call, CALL_MOST, CALL_HEAD, &mut ids);
     ids.push(structure.response);
     if let Some(status) = exit_status {
-        fitter.words(&format!("exit {status}\n"), &mut ids)?;
+        fitter.words(&format!("exit {status}\n"), &mut ids);
     }
-    let output = fitter.text(output, OUTPUT_MOST, OUTPUT_HEAD, &mut ids)?;
+    let output = fitter.text(output, OUTPUT_MOST, OUTPUT_HEAD, &mut ids);
     ids.push(structure.end_response);
     let report = ObservationReport { step, reason, tokens: tokens(ids.len()), call, output };
-    Ok((ids, report))
+    (ids, report)
 }
 
 /// The first step border at or after `earliest`.

@@ -12,7 +12,7 @@ use tack_core::{
 };
 
 fn encode(state: &DecisionState<'_>) -> Encoded {
-    encoder().encode(state, &mut ()).unwrap()
+    encoder().encode(state, &mut ())
 }
 
 fn shown(state: &DecisionState<'_>) -> String {
