@@ -101,6 +101,11 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
     let (empty, noise) = (write("empty", b""), write("noise.json", b"\x00\xff{]"));
     let large = write("large.json", &vec![b' '; (1 << 20) + 1]);
     let spoof = write("spoof.json", b"{\"\\u001b]0;owned\\u0007\": 1}");
+    let patch = write("a.diff", b"diff --git a/a b/a\n");
+    let tasks = write(
+        "tasks.jsonl",
+        b"{\"instance_id\": \"a\", \"problem_statement\": \"b\"}\n{\"instance_id\": \"c\", \"problem_statement\": \"d\"}\n",
+    );
     let cut = write("cut.traj", &fs::read(&traj).unwrap()[..10_000]);
     let menu = write(
         "menu.json",
@@ -108,7 +113,7 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
     );
     let (missing, here) = ("/nowhere/at/all.traj".to_owned(), folder.path().to_str().unwrap().to_owned());
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 19] = [
         (&[&missing],                              "cannot open `/nowhere/at/all.traj`"),
         (&[&here],                                 "is not a regular file"),
         (&["/dev/zero"],                           "is not a regular file"),
@@ -116,7 +121,8 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
         (&[&traj, "--menu", &large],               "is larger than a menu may be: 1048576 bytes"),
         (&[&spoof],                                "\\u{1b}]0;owned\\u{7}"),
         (&[&empty],                                "the file is empty"),
-        (&[&noise],                                "line 1, column 1 is not readable JSON"),
+        (&[&noise],                                "this is a binary file, and no recording in JSON"),
+        (&[&patch],                                "this is a patch, and no recording in JSON. Give it with `--patch`"),
         (&[&cut],                                  "is not readable JSON"),
         (&[&traj, "--at", "99"],                   "there is no decision point after step 99"),
         (&[&traj, "--at", "2"],                    "may not be used before the end"),
@@ -125,6 +131,7 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
         (&[&traj, "--model", &here],               "cannot"),
         (&[&traj, "--menu", &menu],                "at most 5 test functions; found 6"),
         (&[&preds, "--instance", "nobody"],        "no row for the instance `nobody`"),
+        (&[&preds, "--issue", &tasks],             "tasks.jsonl`\n  because: no row for the instance `"),
         (&[],                                      "required"),
     ];
     for (arguments, sentence) in cases {

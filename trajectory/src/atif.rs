@@ -25,10 +25,9 @@ use crate::error::Problem;
 use crate::format::Format;
 use crate::gap::{About, Cause};
 use crate::json::{At, Node};
-use crate::message::{content_text, shown_call};
+use crate::message::{content_kept, content_text, shown_call};
 use crate::reason;
 use crate::recording::{Recording, Seen, Step};
-use crate::state::OwnedObservation;
 use crate::time::micros;
 use crate::usage::{Reply, RunTotals};
 
@@ -106,13 +105,12 @@ fn read_step(recording: &mut Recording, step: At<'_, '_>, may_move_head: &mut bo
             let Some(last) = recording.steps.len().checked_sub(1) else {
                 return Ok(());
             };
-            let text = content_text(step, "message")?;
-            let mut all = vec![(Vec::new(), text)];
+            let mut all = vec![content_kept(step, "message")?];
             for result in results(step)? {
-                all.push((Vec::new(), content_text(result, "content")?));
+                all.push(content_kept(result, "content")?);
             }
-            for (call, output) in all.into_iter().filter(|(_, output)| !output.is_empty()) {
-                recording.steps[last].seen.push(seen(last, call, output, ContextReason::Harness));
+            for output in all.into_iter().filter(|output| !output.bytes.is_empty()) {
+                recording.steps[last].seen.push(Seen::new(last, b"", output, None, ContextReason::Harness));
             }
         }
         _ => return Err(source.out_of_range("system, user or agent")),
@@ -154,7 +152,6 @@ fn agent_step(
         ..Step::default()
     };
     for result in results(step)? {
-        let output = content_text(result, "content")?;
         let of_id = result.text_at(&["source_call_id"])?.and_then(|id| by_id.get(id).copied());
         // Without an id, one call alone is what was answered.
         let call = of_id.or((calls.len() == 1).then_some(0)).map(|index| &calls[index]);
@@ -162,14 +159,14 @@ fn agent_step(
             && calls.len() == 1
             && reason::prints_whole_patch(command)
             && !*may_move_head
-            && output.starts_with("diff --git ")
-            && !output.as_bytes().ends_with(CUT_MARK)
         {
-            new.patch = Some(output.clone().into_bytes());
+            let output = content_text(result, "content")?;
+            let is_patch = output.starts_with("diff --git ") && !output.as_bytes().ends_with(CUT_MARK);
+            new.patch = is_patch.then(|| output.into_bytes());
         }
         let (shown, reason) =
-            call.map_or((Vec::new(), ContextReason::Harness), |(shown, reason, _)| (shown.clone(), *reason));
-        new.seen.push(seen(at, shown, output, reason));
+            call.map_or((&b""[..], ContextReason::Harness), |(shown, reason, _)| (shown.as_slice(), *reason));
+        new.seen.push(Seen::new(at, shown, content_kept(result, "content")?, None, reason));
     }
     recording.last_step_submits = calls.is_empty() && new.seen.is_empty();
     recording.handed_in = recording.last_step_submits;
@@ -193,10 +190,4 @@ fn reply(step: At<'_, '_>, text: String) -> Result<Option<Reply>, Problem> {
         cost_usd: step.number_at(&["metrics", "cost_usd"])?,
         text: Some(text.into_bytes()),
     }))
-}
-
-fn seen(at: usize, call: Vec<u8>, output: String, reason: ContextReason) -> Seen {
-    let step = u32::try_from(at).unwrap_or(u32::MAX);
-    let observation = OwnedObservation { step, call, output: output.into_bytes(), exit_status: None, reason };
-    Seen { observation, is_visible: true }
 }

@@ -45,6 +45,23 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Gives the bytes of `text` to `push` piece by piece; `None` where [`decode`] gives none.
+pub(crate) fn decode_in_pieces(text: &str, push: &mut dyn FnMut(&[u8])) -> Option<()> {
+    /// Whole groups of four characters.
+    const PIECE: usize = 4 * 16_384;
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let (piece, behind) = rest.split_at(rest.len().min(PIECE));
+        // Padding stands at the very end alone.
+        if !behind.is_empty() && piece.ends_with(b"=") {
+            return None;
+        }
+        push(&decode(std::str::from_utf8(piece).ok()?)?);
+        rest = behind;
+    }
+    Some(())
+}
+
 fn sextet(character: u8) -> Option<u32> {
     match character {
         b'A'..=b'Z' => Some(u32::from(character - b'A')),

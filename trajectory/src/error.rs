@@ -3,10 +3,11 @@
 use tack_core::MenuError;
 
 use crate::format::Format;
+use crate::shown::{Listed, Shown};
 
 /// A file was refused.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read `{file}`")]
+#[error("cannot read `{}`", Shown(file))]
 pub struct ReadError {
     /// The name that the caller gave for the file.
     pub file: String,
@@ -21,14 +22,22 @@ pub enum Problem {
     /// The file has no byte but white space.
     #[error("the file is empty")]
     Empty,
-    /// Not JSON, or JSON that we refuse: nested over 128 deep, or an object that has a key twice.
+    /// No JSON from its first byte on: what else it is, and what to do about it.
+    #[error("this is {what}, and no recording in JSON. {mend}; known are {}", Format::names())]
+    NotARecording {
+        /// What it looks like.
+        what: &'static str,
+        /// What to do with it.
+        mend: &'static str,
+    },
+    /// JSON with a fault in it, or JSON that we refuse: nested over 128 deep, or an object that has a key twice.
     #[error("line {line}, column {column} is not readable JSON: {reason}")]
     NotJson {
         /// From 1, in the whole file.
         line: usize,
         /// From 1, in bytes.
         column: usize,
-        /// The parser's words.
+        /// What was expected there, and what was found.
         reason: String,
     },
     /// A value of the wrong kind.
@@ -41,6 +50,9 @@ pub enum Problem {
         /// What kind of value stands there.
         found: String,
     },
+    /// Several states of our own form.
+    #[error("more than one state stands in the file; give one state a file")]
+    SeveralStates,
     /// A field that the format always has is not there.
     #[error("`{path}` is missing; expected {expected}")]
     Missing {
@@ -50,13 +62,13 @@ pub enum Problem {
         expected: &'static str,
     },
     /// None of the formats that this crate reads.
-    #[error("not a format that can be read ({found}); known are {}", Format::names())]
+    #[error("not a format that can be read ({}); known are {}", Shown(found), Format::names())]
     UnknownFormat {
         /// What the file looks like.
         found: String,
     },
     /// A known format in a version that nobody here has read.
-    #[error("{format} says version `{found}`; known are {known}")]
+    #[error("{format} says version `{}`; known are {known}", Shown(found))]
     UnknownVersion {
         /// The format's name.
         format: &'static str,
@@ -74,7 +86,7 @@ pub enum Problem {
         mend: &'static str,
     },
     /// No row has the instance that was asked for.
-    #[error("no row for the instance `{asked}`; the file has {}", list_of(ids))]
+    #[error("no row for the instance `{}`; the file has {}", Shown(asked), Listed(ids))]
     UnknownInstance {
         /// The id that was asked for.
         asked: String,
@@ -98,6 +110,15 @@ pub enum Problem {
         /// The step that was asked for.
         step: u32,
     },
+    /// What stands in the file was chosen when the run was over, so nothing in it is as it stood earlier.
+    #[error(
+        "the run has several attempts, and which of them stands in the file was decided after the last one: that may \
+         not be used at step {step}. Leave `--at` out, or give a file of one attempt"
+    )]
+    ChosenAfterwards {
+        /// The step that was asked for.
+        step: u32,
+    },
     /// A menu over its bounds.
     #[error("the menu is over its bounds")]
     Menu(#[source] MenuError),
@@ -118,7 +139,7 @@ pub enum Problem {
         known: String,
     },
     /// A number or a name outside of what the field can hold.
-    #[error("`{path}` should be {expected}; found `{found}`")]
+    #[error("`{path}` should be {expected}; found `{}`", Shown(found))]
     OutOfRange {
         /// Where it stands.
         path: String,
@@ -127,8 +148,4 @@ pub enum Problem {
         /// What was found.
         found: String,
     },
-}
-
-fn list_of(ids: &[String]) -> String {
-    if ids.is_empty() { "no instance id".to_owned() } else { ids.join(", ") }
 }

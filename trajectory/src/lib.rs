@@ -61,19 +61,23 @@
 //! # Invariants
 //!
 //! - No outcome enters: values under the keys that graders and data sets use (hidden tests, gold and test patches,
-//!   hints, verdicts, rewards) are skipped by the parser, so no reader can reach them; and nothing of what a recorder
-//!   writes about the end of its run (exit status, totals), the submission excepted, is part of a state.
+//!   hints, verdicts, rewards) are dropped by the parser, so no reader can reach them, wherever they stand but among
+//!   the arguments of a tool call, which the agent wrote itself; and nothing of what a recorder writes about the end
+//!   of its run (exit status, totals), the submission excepted, is part of a state.
 //! - Nothing later than the point enters; `tests/leaks.rs` changes every such place in every format.
 //! - Unknown is `None` with a [`Gap`]: never zero, never empty. A patch that is empty because the run was cut off is
 //!   unknown; a price of zero beside real tokens is unknown.
-//! - Any bytes give a state or a [`ReadError`] that names file, place, expected and found.
+//! - Any bytes give a state or a [`ReadError`] that names file, place, expected and found. What it quotes of the file
+//!   is bounded, and holds nothing that a terminal would act on.
 //!
 //! # Memory
 //!
-//! Beside the file: its texts once where they carry escapes (texts without escapes are borrowed from the file), once
-//! more in the state. One text is held a third time while it is unescaped. 100 MiB of one escaped observation take
-//! 200 MiB beside the file. Bytes that are not UTF-8 and half surrogate pairs are replaced by U+FFFD and counted in a
-//! gap; only then is the file copied whole. Nesting over 128 and a key twice in one object are errors.
+//! Texts stay in the file until a reader wants them. Of a call and of an answer a state keeps at most [`KEPT_MAX`]
+//! bytes (1 MiB): the rest of one that is longer is left out of the middle, a mark shows where, and a gap counts the
+//! bytes. An answer is read in pieces, so one of any size takes 5 MiB beside the file (`tests/large.rs`); a file that
+//! is no recording takes nothing. Issue, patch and the model's own words are kept whole: once, and once more where
+//! they carry escapes. Bytes that are not UTF-8 and half surrogate pairs are read as U+FFFD and counted in a gap.
+//! Nesting over 128 and a key twice in one object are errors.
 #![forbid(unsafe_code)]
 
 pub mod error;
@@ -83,10 +87,15 @@ pub mod state;
 pub mod state_json;
 pub mod usage;
 
+mod document;
+mod json;
+mod kept;
+mod parse;
+mod shown;
+mod text;
+
 mod base64;
 mod issue;
-mod json;
-mod mend;
 mod recognize;
 mod recording;
 mod rows;
@@ -109,6 +118,7 @@ pub use error::{Problem, ReadError};
 pub use format::Format;
 pub use gap::{About, Cause, Gap};
 pub use issue::IssueFile;
+pub use kept::KEPT_MAX;
 pub use state::{Hidden, Lent, OwnedMenu, OwnedObservation, OwnedState, Saved};
 pub use usage::{OutputTokens, RunTotals, Usage};
 
@@ -195,7 +205,7 @@ impl Point {
 /// [`ReadError`] with the file's name and the [`Problem`]: not readable, no known format or version, no state in
 /// it, no such row or step, or no patch at an early step.
 pub fn read(bytes: &[u8], file: &str, options: &Options<'_>) -> Result<Read, ReadError> {
-    recognize::read(bytes, file, options).map_err(|problem| ReadError { file: file.to_owned(), problem })
+    recognize::read(bytes, file, options)
 }
 
 /// Reads a menu file: `{"format": "tack-menu", "version": 1, "targeted": [...], "broader": [...]}`.

@@ -2,27 +2,47 @@
 
 use crate::error::Problem;
 use crate::json::{At, Node};
+use crate::kept::{Keeper, Kept};
 
 /// The text of a message's `content`: a string, or parts of which only those of text count; nothing where null.
 pub(crate) fn content_text(message: At<'_, '_>, key: &'static str) -> Result<String, Problem> {
+    let mut all = String::new();
+    content_pieces(message, key, &mut |piece| all.push_str(piece))?;
+    Ok(all)
+}
+
+/// As much of the same text as a state keeps.
+pub(crate) fn content_kept(message: At<'_, '_>, key: &'static str) -> Result<Kept, Problem> {
+    let mut keeper = Keeper::default();
+    content_pieces(message, key, &mut |piece| keeper.push(piece.as_bytes()))?;
+    Ok(keeper.finish())
+}
+
+fn content_pieces(message: At<'_, '_>, key: &'static str, push: &mut dyn FnMut(&str)) -> Result<(), Problem> {
     let Some(content) = message.field(key)? else {
-        return Ok(String::new());
+        return Ok(());
     };
     match content.node {
-        Node::Text(text) => Ok(text.clone().into_owned()),
+        Node::Text(text) => text.pieces(push),
         Node::List(_) => {
-            let mut all = String::new();
             for part in content.items()? {
                 match part.node {
-                    Node::Text(text) => all.push_str(text),
-                    _ => all.push_str(part.text_at(&["text"])?.unwrap_or_default()),
+                    Node::Text(text) => text.pieces(push),
+                    _ => part_pieces(part, push)?,
                 }
             }
-            Ok(all)
         }
         // A lone part, as some recorders write it.
-        Node::Object(_) => Ok(content.text_at(&["text"])?.unwrap_or_default().to_owned()),
-        _ => Err(content.wrong("a string, or an array of parts")),
+        Node::Object(_) => part_pieces(content, push)?,
+        _ => return Err(content.wrong("a string, or an array of parts")),
+    }
+    Ok(())
+}
+
+fn part_pieces(part: At<'_, '_>, push: &mut dyn FnMut(&str)) -> Result<(), Problem> {
+    match part.field("text")? {
+        Some(text) => text.pieces(push),
+        None => Ok(()),
     }
 }
 

@@ -23,11 +23,11 @@ use crate::format::Format;
 use crate::gap::{About, Cause};
 use crate::issue;
 use crate::json::At;
-use crate::message::content_text;
+use crate::kept::Kept;
+use crate::message::{content_kept, content_text};
 use crate::reason;
 use crate::recording::{Recording, Seen, Step, is_patch};
 use crate::shell::simple_commands;
-use crate::state::OwnedObservation;
 use crate::usage::{Reply, RunTotals};
 
 /// The first line of an output by which the agent hands in; the second is the older one.
@@ -159,20 +159,21 @@ fn read_messages(
     let mut may_move_head = false;
     let mut handing_in = None;
     for message in messages {
-        let content = content_text(*message, "content")?;
         match message.required("role", "who speaks")?.text()? {
             "system" => {}
             "assistant" => {
                 is_prompt = false;
                 handing_in = None;
-                recording.steps.push(step(*message, content, fence)?);
+                recording.steps.push(step(*message, content_text(*message, "content")?, fence)?);
             }
             "user" if is_prompt => {
                 if recording.issue.is_none() {
-                    take_issue(recording, &content, template);
+                    take_issue(recording, &content_text(*message, "content")?, template);
                 }
             }
             "user" => {
+                let kept = content_kept(*message, "content")?;
+                let content = String::from_utf8_lossy(&kept.bytes);
                 let at = recording.steps.len() - 1;
                 let step = &mut recording.steps[at];
                 let call = fenced_block(step, fence).unwrap_or_default();
@@ -182,18 +183,20 @@ fn read_messages(
                 }
                 let is_answer = step.seen.is_empty() && step.tool_calls == 1;
                 let hands_in = if is_answer { hands_in(&call) } else { None };
-                let observation = observation(at, &call, &content, is_answer);
+                let new = observation(at, &call, &content, kept.dropped, is_answer);
+                let status = new.observation.exit_status;
                 may_move_head |= reason::may_move_head(&call);
-                let is_whole =
-                    observation.exit_status == Some(0) && reason::prints_whole_patch(&call) && !may_move_head;
-                if is_whole
-                    && !content.contains("<output_head>")
-                    && is_patch(&String::from_utf8_lossy(&observation.output))
-                {
-                    step.patch = Some(observation.output.clone());
+                let is_whole = status == Some(0) && reason::prints_whole_patch(&call) && !may_move_head;
+                if is_whole && !content.contains("<output_head>") {
+                    let whole = content_text(*message, "content")?;
+                    let printed = returned(&whole).map_or("", |(_, output)| output);
+                    step.patch = is_patch(printed).then(|| printed.as_bytes().to_vec());
                 }
-                handing_in = hands_in.filter(|_| observation.exit_status.is_none()).map(|how| (how, content));
-                step.seen.push(Seen { observation, is_visible: true });
+                handing_in = match hands_in.filter(|_| status.is_none()) {
+                    Some(how) => Some((how, content_text(*message, "content")?)),
+                    None => None,
+                };
+                step.seen.push(new);
             }
             _ => {
                 let role = message.required("role", "who speaks")?;
@@ -276,19 +279,15 @@ fn blocks<'t>(text: &'t str, fence: &str) -> impl Iterator<Item = &'t str> {
 }
 
 /// A user message after a reply: the answer to its action, or a word of the harness.
-fn observation(at: usize, call: &str, content: &str, is_answer: bool) -> OwnedObservation {
+fn observation(at: usize, call: &str, content: &str, dropped: u64, is_answer: bool) -> Seen {
     let timed_out = content.starts_with("The last command <command>");
     let (exit_status, output) = match returned(content) {
         Some((status, output)) if is_answer => (Some(status), output),
         _ => (None, content),
     };
-    OwnedObservation {
-        step: u32::try_from(at).unwrap_or(u32::MAX),
-        call: call.as_bytes().to_vec(),
-        output: output.as_bytes().to_vec(),
-        exit_status,
-        reason: if is_answer && !timed_out { reason::of_command(call) } else { ContextReason::Harness },
-    }
+    let reason = if is_answer && !timed_out { reason::of_command(call) } else { ContextReason::Harness };
+    let output = Kept { bytes: output.as_bytes().to_vec(), dropped };
+    Seen::new(at, call.as_bytes(), output, exit_status, reason)
 }
 
 /// Status and output of `<returncode>N</returncode>\n<output>\n...</output>`; an output that was cut keeps its marks.

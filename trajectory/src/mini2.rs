@@ -27,11 +27,10 @@ use crate::error::Problem;
 use crate::format::Format;
 use crate::gap::{About, Cause};
 use crate::json::{At, Node};
-use crate::message::content_text;
+use crate::message::{content_kept, content_text};
 use crate::mini::{Printed, hands_in, reply, take_issue, take_submission, totals};
 use crate::reason;
 use crate::recording::{Recording, Seen, Step, is_patch};
-use crate::state::OwnedObservation;
 use crate::usage::Reply;
 
 /// Reads a trajectory of format `mini-swe-agent-1.1`.
@@ -78,9 +77,7 @@ impl<'n> Messages<'_, 'n> {
         match role {
             Some("assistant") => self.reply(message),
             None if is_response => self.reply(message),
-            None if is_call_output && !self.recording.steps.is_empty() => {
-                self.answer(message, content_text(message, "output")?)
-            }
+            None if is_call_output && !self.recording.steps.is_empty() => self.answer(message, "output"),
             Some("system" | "developer" | "exit") => Ok(()),
             Some("user") if message.text_at(&["extra", "interrupt_type"])? == Some("FormatError") => {
                 self.failed_reply(message)
@@ -91,9 +88,7 @@ impl<'n> Messages<'_, 'n> {
                 }
                 Ok(())
             }
-            Some("user" | "tool") if !self.recording.steps.is_empty() => {
-                self.answer(message, content_text(message, "content")?)
-            }
+            Some("user" | "tool") if !self.recording.steps.is_empty() => self.answer(message, "content"),
             _ => {
                 let place = message.required("role", "who speaks")?;
                 Err(place.out_of_range("system, user, assistant, tool or exit, the first answer after a reply"))
@@ -131,16 +126,11 @@ impl<'n> Messages<'_, 'n> {
     fn failed_reply(&mut self, message: At<'n, '_>) -> Result<(), Problem> {
         self.commands.clear();
         self.answered = 0;
-        let text = message.text_at(&["extra", "model_response"])?.map(|text| text.as_bytes().to_vec());
-        let observation = OwnedObservation {
-            step: u32::try_from(self.recording.steps.len()).unwrap_or(u32::MAX),
-            call: Vec::new(),
-            output: content_text(message, "content")?.into_bytes(),
-            exit_status: None,
-            reason: ContextReason::Harness,
-        };
+        let text = message.bytes_at(&["extra", "model_response"])?;
+        let complaint = content_kept(message, "content")?;
+        let at = self.recording.steps.len();
         self.recording.steps.push(Step {
-            seen: vec![Seen { observation, is_visible: true }],
+            seen: vec![Seen::new(at, b"", complaint, None, ContextReason::Harness)],
             reply: Some(Reply { text, ..Reply::default() }),
             charge_unknown: true,
             ..Step::default()
@@ -148,11 +138,12 @@ impl<'n> Messages<'_, 'n> {
         Ok(())
     }
 
-    fn answer(&mut self, message: At<'n, '_>, content: String) -> Result<(), Problem> {
+    /// An answer, of which the agent was shown what stands under `shown`.
+    fn answer(&mut self, message: At<'n, '_>, shown: &'static str) -> Result<(), Problem> {
         let status = message.walk(&["extra", "returncode"])?.map(|place| place.exit_status()).transpose()?.flatten();
         let is_answer = message.walk(&["extra", "returncode"])?.is_some();
         let exception = message.text_at(&["extra", "exception_info"])?.filter(|text| !text.is_empty());
-        let raw = message.text_at(&["extra", "raw_output"])?;
+        let raw = message.walk(&["extra", "raw_output"])?;
         let call = if is_answer { self.commands.get(self.answered).copied().unwrap_or_default() } else { "" };
         self.answered += usize::from(is_answer);
         self.may_move_head |= reason::may_move_head(call);
@@ -161,20 +152,17 @@ impl<'n> Messages<'_, 'n> {
         let is_last_call = self.answered == self.commands.len();
         let step = &mut self.recording.steps[at];
         let is_whole = status == Some(0) && reason::prints_whole_patch(call) && !self.may_move_head && is_last_call;
-        step.patch = raw.filter(|raw| is_whole && is_patch(raw)).map(|raw| raw.as_bytes().to_vec());
+        let whole = raw.filter(|_| is_whole).map(|raw| raw.text()).transpose()?;
+        step.patch = whole.filter(|text| is_patch(text)).map(|text| text.as_bytes().to_vec());
         step.time_us = timestamp(message)?.or(step.time_us);
-        let observation = OwnedObservation {
-            step: u32::try_from(at).unwrap_or(u32::MAX),
-            call: call.as_bytes().to_vec(),
-            output: match (raw, exception) {
-                (Some(raw), None) => raw.as_bytes().to_vec(),
-                _ => content.into_bytes(),
-            },
-            // -1 is how the recorder writes that the command never ended by itself.
-            exit_status: status.filter(|_| exception.is_none()),
-            reason: if is_answer && exception.is_none() { reason::of_command(call) } else { ContextReason::Harness },
+        let output = match (raw, exception) {
+            (Some(raw), None) => raw.kept()?,
+            _ => content_kept(message, shown)?,
         };
-        step.seen.push(Seen { observation, is_visible: true });
+        // -1 is how the recorder writes that the command never ended by itself.
+        let status = status.filter(|_| exception.is_none());
+        let reason = if is_answer && exception.is_none() { reason::of_command(call) } else { ContextReason::Harness };
+        step.seen.push(Seen::new(at, call.as_bytes(), output, status, reason));
         Ok(())
     }
 
@@ -195,7 +183,7 @@ fn timestamp(message: At<'_, '_>) -> Result<Option<u64>, Problem> {
         return Ok(None);
     };
     if let Node::Text(text) = place.node {
-        return Ok(crate::time::micros(text));
+        return Ok(crate::time::micros(text.as_str()));
     }
     let seconds = place.number()?;
     if !(0.0..1e12).contains(&seconds) {

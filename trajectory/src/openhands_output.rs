@@ -29,7 +29,6 @@ use crate::json::{At, Node};
 use crate::reason;
 use crate::recording::{Recording, Seen, Step, is_patch};
 use crate::rows::pick;
-use crate::state::OwnedObservation;
 use crate::time::micros;
 use crate::usage::{Reply, RunTotals};
 
@@ -78,7 +77,7 @@ pub(crate) fn read(rows: &[Node<'_>], options: &Options<'_>) -> Result<Recording
     for event in row.items_at("history")? {
         events.read(event)?;
     }
-    recording.submission = row.text_at(&["test_result", "git_patch"])?.map(|patch| patch.as_bytes().to_vec());
+    recording.submission = row.bytes_at(&["test_result", "git_patch"])?;
     recording.call_limit = row.count_at(&["metadata", "max_iterations"])?;
     find_issue(&mut recording, row)?;
     match row.field("instance")? {
@@ -100,11 +99,11 @@ pub(crate) fn read(rows: &[Node<'_>], options: &Options<'_>) -> Result<Recording
 
 fn find_issue(recording: &mut Recording, row: At<'_, '_>) -> Result<(), Problem> {
     let of_row = match row.field("instance")? {
-        Some(instance) if matches!(instance.node, Node::Object(_)) => instance.text_at(&["problem_statement"])?,
+        Some(instance) if matches!(instance.node, Node::Object(_)) => instance.bytes_at(&["problem_statement"])?,
         _ => None,
     };
-    if let Some(text) = of_row {
-        recording.issue = Some(text.as_bytes().to_vec());
+    if of_row.is_some() {
+        recording.issue = of_row;
     } else if let Some(instruction) = row.text_at(&["instruction"])? {
         recording.issue = Some(match issue::of_prompt(instruction, None) {
             Ok(issue) => issue.as_bytes().to_vec(),
@@ -162,8 +161,9 @@ impl<'r, 'n> Events<'r, 'n> {
         let source = event.text_at(&["source"])?;
         if source == Some("user") && action == "message" && !self.recording.steps.is_empty() {
             // The harness speaks in the user's name: "please continue".
-            let content = event.text_at(&["args", "content"])?.unwrap_or_default();
-            self.seen(self.recording.steps.len() - 1, Vec::new(), content, None, ContextReason::Harness, true);
+            let content = event.walk(&["args", "content"])?;
+            let content = content.map(|place| place.kept()).transpose()?.unwrap_or_default();
+            self.seen(Seen::new(self.recording.steps.len() - 1, b"", content, None, ContextReason::Harness));
         }
         if source != Some("agent") || NOT_A_TURN.contains(&action) {
             return Ok(());
@@ -203,7 +203,8 @@ impl<'r, 'n> Events<'r, 'n> {
 
     fn observation(&mut self, event: At<'n, 'n>, kind: &str, time_us: Option<u64>) -> Result<(), Problem> {
         let cause = event.count_at(&["cause"])?;
-        let content = event.text_at(&["content"])?.unwrap_or_default();
+        let content = event.field("content")?;
+        let output = content.map(|place| place.kept()).transpose()?.unwrap_or_default();
         let known = cause.and_then(|cause| self.calls.get(&cause).copied());
         let Some((at, call)) = known else {
             if kind == "error" && cause.is_none() {
@@ -212,7 +213,7 @@ impl<'r, 'n> Events<'r, 'n> {
                 self.recording.last_step_submits = false;
                 self.recording.steps.push(Step { reply: Some(Reply::default()), time_us, ..Step::default() });
                 self.last_reply_id = None;
-                self.seen(self.recording.steps.len() - 1, Vec::new(), content, None, ContextReason::Harness, true);
+                self.seen(Seen::new(self.recording.steps.len() - 1, b"", output, None, ContextReason::Harness));
             }
             return Ok(());
         };
@@ -228,27 +229,21 @@ impl<'r, 'n> Events<'r, 'n> {
         if call.action == "run" {
             self.may_move_head |= reason::may_move_head(&command);
             let is_whole = status == Some(0) && reason::prints_whole_patch(&command) && !self.may_move_head;
-            if is_whole && is_patch(content) && !content.contains(CUT_MARK) {
-                self.recording.steps[at].patch = Some(content.as_bytes().to_vec());
+            let whole = content.filter(|_| is_whole).map(|place| place.text()).transpose()?;
+            if let Some(whole) = whole.filter(|text| is_patch(text) && !text.contains(CUT_MARK)) {
+                self.recording.steps[at].patch = Some(whole.as_bytes().to_vec());
             }
         }
         self.recording.steps[at].time_us = time_us.or(self.recording.steps[at].time_us);
-        self.seen(at, shown.clone(), content, status, call.reason()?, !hidden);
+        let seen = Seen::new(at, &shown, output, status, call.reason()?);
+        self.seen(Seen { is_visible: !hidden, ..seen });
         Ok(())
     }
 
-    fn seen(
-        &mut self,
-        at: usize,
-        call: Vec<u8>,
-        output: &str,
-        exit_status: Option<i32>,
-        reason: ContextReason,
-        is_visible: bool,
-    ) {
-        let step = u32::try_from(at).unwrap_or(u32::MAX);
-        let observation = OwnedObservation { step, call, output: output.as_bytes().to_vec(), exit_status, reason };
-        self.recording.steps[at].seen.push(Seen { observation, is_visible });
+    fn seen(&mut self, seen: Seen) {
+        if let Some(last) = self.recording.steps.get_mut(seen.observation.step as usize) {
+            last.seen.push(seen);
+        }
     }
 }
 

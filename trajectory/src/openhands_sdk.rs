@@ -24,13 +24,23 @@ use crate::error::Problem;
 use crate::format::Format;
 use crate::gap::{About, Cause};
 use crate::json::{At, Node};
-use crate::message::{content_text, shown_call};
+use crate::kept::Kept;
+use crate::message::{content_kept, content_text, shown_call};
 use crate::reason;
 use crate::recording::{Recording, Seen, Step, is_patch};
-use crate::state::OwnedObservation;
 use crate::time::micros;
 use crate::usage::{Reply, known_cost, sum};
 
+/// Kinds that carry something of a state.
+const SPEAKING: &[&str] = &[
+    "ActionEvent",
+    "AgentErrorEvent",
+    "ConversationErrorEvent",
+    "ConversationStateUpdateEvent",
+    "MessageEvent",
+    "ObservationEvent",
+    "UserRejectObservation",
+];
 /// Kinds that carry nothing of a state.
 const SILENT: &[&str] = &[
     "Condensation",
@@ -45,9 +55,11 @@ const SILENT: &[&str] = &[
     "TokenEvent",
 ];
 
-/// Whether a row is an event of the SDK.
+/// Whether a row is an event of the SDK: of a kind that it has, and with the `source` that it always writes. The
+/// format states no version, and other systems write events with a `kind` too.
 pub(crate) fn is_event(row: &Node<'_>) -> bool {
-    matches!(row.member("kind"), Some(Node::Text(kind)) if kind.ends_with("Event") || SILENT.contains(&kind.as_ref()))
+    let is_known = |kind: &str| SPEAKING.contains(&kind) || SILENT.contains(&kind);
+    row.has("source") && matches!(row.member("kind"), Some(Node::Text(kind)) if is_known(kind.as_str()))
 }
 
 /// Reads the events of one conversation.
@@ -114,21 +126,19 @@ impl<'r, 'n> Conversation<'r, 'n> {
     }
 
     fn message(&mut self, event: At<'n, '_>, time_us: Option<u64>) -> Result<(), Problem> {
-        let text = match event.field("llm_message")? {
-            Some(message) => content_text(message, "content")?,
-            None => content_text(event, "content")?,
-        };
+        let message = event.required("llm_message", "the message")?;
         if event.text_at(&["source"])? == Some("agent") {
-            self.start_step(event.text_at(&["llm_response_id"])?, text.into_bytes(), time_us);
+            let text = content_text(message, "content")?.into_bytes();
+            self.start_step(event.text_at(&["llm_response_id"])?, text, time_us);
             self.recording.handed_in = true;
             self.recording.last_step_submits = true;
         } else if self.recording.steps.is_empty() {
             if self.recording.issue.is_none() {
-                self.recording.issue = Some(text.into_bytes());
+                self.recording.issue = Some(content_text(message, "content")?.into_bytes());
             }
         } else {
             let at = self.recording.steps.len() - 1;
-            self.seen(at, Vec::new(), text.into_bytes(), None, ContextReason::Harness);
+            self.seen(at, b"", content_kept(message, "content")?, None, ContextReason::Harness);
         }
         Ok(())
     }
@@ -196,9 +206,9 @@ impl<'r, 'n> Conversation<'r, 'n> {
             let call = command.unwrap_or(tool).as_bytes().to_vec();
             Known { step: at, call, reason: reason::of_tool(tool, command) }
         };
-        let output = match content_text(answer, "content")? {
-            text if text.is_empty() => content_text(answer, "output")?,
-            text => text,
+        let (key, output) = match content_kept(answer, "content")? {
+            none if none.bytes.is_empty() => ("output", content_kept(answer, "output")?),
+            output => ("content", output),
         };
         let status = match answer.field("exit_code")? {
             Some(place) => Some(place),
@@ -210,19 +220,23 @@ impl<'r, 'n> Conversation<'r, 'n> {
             let command = String::from_utf8_lossy(&call);
             self.may_move_head |= reason::may_move_head(&command);
             let is_whole = status == Some(0) && reason::prints_whole_patch(&command) && !self.may_move_head;
-            if is_whole && is_patch(&output) && !output.contains("truncated") {
-                self.recording.steps[at].patch = Some(output.as_bytes().to_vec());
+            if is_whole {
+                let whole = content_text(answer, key)?;
+                let is_patch = is_patch(&whole) && !whole.contains("truncated");
+                self.recording.steps[at].patch = is_patch.then(|| whole.into_bytes());
             }
         }
         self.recording.steps[at].time_us = time_us.or(self.recording.steps[at].time_us);
-        self.seen(at, call, output.into_bytes(), status, reason);
+        self.seen(at, &call, output, status, reason);
         Ok(())
     }
 
     fn complaint(&mut self, event: At<'n, '_>, time_us: Option<u64>) -> Result<(), Problem> {
         let text = ["error", "rejection_reason", "detail", "code"]
             .iter()
-            .find_map(|key| event.text_at(&[key]).transpose())
+            .find_map(|key| event.field(key).transpose())
+            .transpose()?
+            .map(|place| place.kept())
             .transpose()?
             .unwrap_or_default();
         let (at, call) = match self.known_call(event)? {
@@ -231,7 +245,7 @@ impl<'r, 'n> Conversation<'r, 'n> {
             None => (self.recording.steps.len() - 1, Vec::new()),
         };
         self.recording.steps[at].time_us = time_us.or(self.recording.steps[at].time_us);
-        self.seen(at, call, text.as_bytes().to_vec(), None, ContextReason::Harness);
+        self.seen(at, &call, text, None, ContextReason::Harness);
         Ok(())
     }
 
@@ -268,9 +282,7 @@ impl<'r, 'n> Conversation<'r, 'n> {
         Ok(())
     }
 
-    fn seen(&mut self, at: usize, call: Vec<u8>, output: Vec<u8>, exit_status: Option<i32>, reason: ContextReason) {
-        let step = u32::try_from(at).unwrap_or(u32::MAX);
-        let observation = OwnedObservation { step, call, output, exit_status, reason };
-        self.recording.steps[at].seen.push(Seen { observation, is_visible: true });
+    fn seen(&mut self, at: usize, call: &[u8], output: Kept, exit_status: Option<i32>, reason: ContextReason) {
+        self.recording.steps[at].seen.push(Seen::new(at, call, output, exit_status, reason));
     }
 }

@@ -51,7 +51,7 @@ fn of_ids(ids: &[&str], rows: &[At<'_, '_>], options: &Options<'_>) -> Result<Re
     recording.submission = match row.node.member("model_patch") {
         // `null` is a patch that nobody knows; a row without the key is no prediction.
         Some(Node::Null) => None,
-        _ => Some(row.required("model_patch", "the patch, or null")?.text()?.as_bytes().to_vec()),
+        _ => Some(row.required("model_patch", "the patch, or null")?.bytes()?),
     };
     recording.gap(About::Base, Cause::Format, "the format has no base commit");
     recording.gap(About::Observations, Cause::Format, "the format has a patch and no history: no observation is known");

@@ -1,75 +1,80 @@
 //! Tells a file's format from its shape, and hands it to the reader.
 
-use crate::error::Problem;
+use crate::document::{self, Document, without_mark};
+use crate::error::{Problem, ReadError};
 use crate::format::Format;
 use crate::gap::{About, Cause, Gap};
 use crate::json::{At, Node};
-use crate::mend::{Mended, mend};
+use crate::parse::{Replaced, Unreadable, parse};
 use crate::recording::Recording;
-use crate::{Options, Point, Read, Rows, Saved, Usage, state_json};
+use crate::{Options, OwnedState, Point, Read, Rows, Saved, Usage, issue, state_json};
 use crate::{atif, mini, mini2, openhands_output, openhands_sdk, predictions, swe_agent, trae};
 
-/// What a file is, before a reader looks at it.
-enum Document<'a> {
-    /// One JSON value.
-    One(Node<'a>),
-    /// One JSON value a line.
-    Lines(Vec<Node<'a>>),
+/// What stands in a file.
+enum Found {
+    /// A state of our own form, with what it does not say.
+    State(OwnedState, Vec<Gap>),
+    /// A recording of an agent.
+    Recording(Recording),
 }
 
-pub(crate) fn read(bytes: &[u8], file: &str, options: &Options<'_>) -> Result<Read, Problem> {
-    let mended = mend(bytes);
-    if mended.text.trim().is_empty() {
-        return Err(Problem::Empty);
+pub(crate) fn read(bytes: &[u8], file: &str, options: &Options<'_>) -> Result<Read, ReadError> {
+    let of_file = |problem| ReadError { file: file.to_owned(), problem };
+    let issue_of = |instance: Option<&str>| -> Result<Option<Vec<u8>>, ReadError> {
+        let Some(file) = &options.issue else { return Ok(None) };
+        let of_issue = |problem| ReadError { file: file.name.to_owned(), problem };
+        issue::of_file(file, instance).map(Some).map_err(of_issue)
+    };
+    // The tree is gone before the state is put together.
+    match find(bytes, file, options).map_err(of_file)? {
+        Found::State(state, gaps) => Ok(own_state(state, gaps, options, issue_of(None)?)),
+        Found::Recording(recording) => {
+            let issue = issue_of(recording.instance.as_deref())?;
+            recording.at_point(options, issue).map_err(of_file)
+        }
     }
-    let document = parse(&mended.text)?;
+}
+
+fn find(bytes: &[u8], file: &str, options: &Options<'_>) -> Result<Found, Problem> {
+    let (document, replaced) = document::open(bytes)?;
     if let Document::One(node) = &document
         && state_json::stated_format(node) == Some(state_json::STATE_FORMAT)
     {
-        return own_state(bytes, options);
-    }
-    let mut read = dispatch(&document, file, options)?;
-    note_mending(&mended, &mut read.gaps);
-    Ok(read)
-}
-
-/// One value, or one a line: a first line that is a whole value and is not the last one decides it.
-fn parse(text: &str) -> Result<Document<'_>, Problem> {
-    let trimmed = text.trim_end();
-    let first_line_ends = trimmed.find('\n');
-    if let Some(end) = first_line_ends {
-        let is_lines = trimmed[..end].trim_start().starts_with('{') && Node::parse(&trimmed[..end], 1).is_ok();
-        if is_lines {
-            return Node::parse_lines(text).map(Document::Lines);
+        if let Some(asked) = options.at {
+            let points = "one state, which is its own decision point".to_owned();
+            return Err(Problem::UnknownStep { asked, points });
         }
+        if let Some(asked) = options.instance {
+            return Err(Problem::UnknownInstance { asked: asked.to_owned(), ids: Vec::new() });
+        }
+        if replaced != Replaced::default() {
+            // Our own form is exact: this names the place.
+            parse(without_mark(bytes), Unreadable::Refuse)?;
+        }
+        let (state, gap) = state_json::bounded_state(At::root(node))?;
+        return Ok(Found::State(state, gap.into_iter().collect()));
     }
-    Node::parse(text, 1).map(Document::One)
+    let mut recording = dispatch(&document, file, options)?;
+    note_replaced(replaced, &mut recording.gaps);
+    Ok(Found::Recording(recording))
 }
 
-fn own_state(bytes: &[u8], options: &Options<'_>) -> Result<Read, Problem> {
-    let mut state = crate::OwnedState::from_json(bytes)?;
-    if let Some(asked) = options.at {
-        return Err(Problem::UnknownStep { asked, points: "one state, which is its own decision point".to_owned() });
-    }
-    if let Some(asked) = options.instance {
-        return Err(Problem::UnknownInstance { asked: asked.to_owned(), ids: Vec::new() });
-    }
+fn own_state(mut state: OwnedState, mut gaps: Vec<Gap>, options: &Options<'_>, issue: Option<Vec<u8>>) -> Read {
     if let Some(patch) = options.patch {
         state.patch = Some(patch.to_vec());
     }
-    if let Some(file) = &options.issue {
-        state.issue = Some(crate::issue::of_file(file, None)?);
+    if issue.is_some() {
+        state.issue = issue;
     }
     if let Some(menu) = &options.menu {
         state.menu = Some(menu.clone());
     }
-    let mut gaps = Vec::new();
     for (is_unknown, about) in [(state.issue.is_none(), About::Issue), (state.patch.is_none(), About::Patch)] {
         if is_unknown {
             gaps.push(Gap::new(about, Cause::Recording, "the state says that it is unknown"));
         }
     }
-    Ok(Read {
+    Read {
         saved: Saved::default(),
         state,
         format: Format::State,
@@ -79,10 +84,10 @@ fn own_state(bytes: &[u8], options: &Options<'_>) -> Result<Read, Problem> {
         usage: Usage::default(),
         totals: crate::RunTotals::default(),
         gaps,
-    })
+    }
 }
 
-fn dispatch(document: &Document<'_>, file: &str, options: &Options<'_>) -> Result<Read, Problem> {
+fn dispatch(document: &Document<'_>, file: &str, options: &Options<'_>) -> Result<Recording, Problem> {
     let stem = stem(file);
     let recording = match document {
         Document::One(node) => {
@@ -109,7 +114,7 @@ fn dispatch(document: &Document<'_>, file: &str, options: &Options<'_>) -> Resul
             ids: recording.instance.into_iter().collect(),
         });
     }
-    recording.at_point(options)
+    Ok(recording)
 }
 
 fn one(node: &Node<'_>, stem: &str, options: &Options<'_>) -> Result<Recording, Problem> {
@@ -214,9 +219,9 @@ fn stem(file: &str) -> &str {
     [".traj.json", ".traj", ".jsonl", ".json"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)
 }
 
-fn note_mending(mended: &Mended<'_>, gaps: &mut Vec<Gap>) {
+fn note_replaced(replaced: Replaced, gaps: &mut Vec<Gap>) {
     for (count, what) in
-        [(mended.not_utf8, "bytes that are not UTF-8"), (mended.lone_surrogates, "half surrogate pairs")]
+        [(replaced.not_utf8, "bytes that are not UTF-8"), (replaced.half_pairs, "half surrogate pairs")]
     {
         if count > 0 {
             let note = format!("{what}, each replaced by U+FFFD: {count}");

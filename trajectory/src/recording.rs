@@ -5,12 +5,12 @@
 //! *default* one, stands after the last step that is not the submission itself: no edit follows it, so what was
 //! submitted is the patch as it stood there. No other point may see the submission.
 
-use tack_core::Remaining;
+use tack_core::{ContextReason, Remaining};
 
 use crate::error::Problem;
 use crate::format::Format;
 use crate::gap::{About, Cause, Gap};
-use crate::issue;
+use crate::kept::{KEPT_MAX, Kept};
 use crate::state::{Hidden, OwnedObservation, OwnedState, Saved};
 use crate::usage::{Reply, RunTotals, add_up};
 use crate::{Options, Point, Read, Rows};
@@ -35,6 +35,8 @@ pub(crate) struct Recording {
     pub(crate) call_limit: Option<u64>,
     /// When the run began, on the clock of [`Step::time_us`].
     pub(crate) started_us: Option<u64>,
+    /// Whether the run was one of several, and this one was chosen when all were over.
+    pub(crate) chosen_afterwards: bool,
     pub(crate) totals: RunTotals,
     pub(crate) gaps: Vec<Gap>,
 }
@@ -61,6 +63,21 @@ pub(crate) struct Step {
 pub(crate) struct Seen {
     pub(crate) observation: OwnedObservation,
     pub(crate) is_visible: bool,
+    /// Bytes of the call and of the output that a state does not keep.
+    pub(crate) dropped: u64,
+}
+
+impl Seen {
+    /// What the agent was shown as the answer to `call`.
+    pub(crate) fn new(step: usize, call: &[u8], output: Kept, exit_status: Option<i32>, reason: ContextReason) -> Self {
+        let call = Kept::of(call);
+        let step = u32::try_from(step).unwrap_or(u32::MAX);
+        Self {
+            dropped: call.dropped + output.dropped,
+            observation: OwnedObservation { step, call: call.bytes, output: output.bytes, exit_status, reason },
+            is_visible: true,
+        }
+    }
 }
 
 impl Recording {
@@ -78,6 +95,7 @@ impl Recording {
             submission: None,
             call_limit: None,
             started_us: None,
+            chosen_afterwards: false,
             totals: RunTotals::default(),
             gaps: Vec::new(),
         }
@@ -95,19 +113,19 @@ impl Recording {
         self.gaps.push(Gap::new(about, cause, note));
     }
 
-    /// The state at the decision point that `options` ask for.
-    pub(crate) fn at_point(mut self, options: &Options<'_>) -> Result<Read, Problem> {
+    /// The state at the decision point that `options` ask for, with the `given_issue` in place of the file's.
+    pub(crate) fn at_point(mut self, options: &Options<'_>, given_issue: Option<Vec<u8>>) -> Result<Read, Problem> {
+        if let Some(step) = options.at.filter(|_| self.chosen_afterwards) {
+            return Err(Problem::ChosenAfterwards { step });
+        }
         let point = self.point(options.at)?;
         let patch = match options.patch {
             Some(given) => Some(given.to_vec()),
             None => self.patch_at(&point)?,
         };
-        let issue = match &options.issue {
-            Some(file) => Some(issue::of_file(file, self.instance.as_deref())?),
-            None => self.issue.take(),
-        };
+        let issue = given_issue.or_else(|| self.issue.take());
         if issue.is_none() {
-            self.gap(About::Issue, Cause::Recording, "not in the file: the state's issue is empty until one is given");
+            self.gap(About::Issue, Cause::Recording, "not in the file: unknown until one is given, which is not empty");
         }
         if patch.as_ref().is_some_and(|patch| !patch.is_empty() && !patch.ends_with(b"\n")) {
             self.gap(About::Patch, Cause::Recording, "its last newline is missing: kept byte for byte");
@@ -122,7 +140,9 @@ impl Recording {
         let budget = Remaining { tool_calls: self.calls_left(), ..Remaining::default() };
         let mut observations = Vec::new();
         let mut hidden = Vec::new();
-        for Seen { observation, is_visible } in self.steps.into_iter().flat_map(|step| step.seen) {
+        let seen = self.steps.iter().flat_map(|step| &step.seen);
+        self.gaps.extend(cut_gap(seen.map(|seen| seen.dropped)));
+        for Seen { observation, is_visible, .. } in self.steps.into_iter().flat_map(|step| step.seen) {
             if is_visible {
                 observations.push(observation);
             } else {
@@ -205,6 +225,15 @@ impl Recording {
         }
         Ok(patch)
     }
+}
+
+/// What was left out of observations that are over the bound.
+pub(crate) fn cut_gap(dropped: impl Iterator<Item = u64>) -> Option<Gap> {
+    let cut: Vec<u64> = dropped.filter(|&bytes| bytes > 0).collect();
+    let (count, bytes) = (cut.len(), cut.iter().sum::<u64>());
+    let note =
+        format!("calls and answers over {KEPT_MAX} bytes, of which both ends are kept: {count}, less {bytes} bytes");
+    (count > 0).then(|| Gap::new(About::Observations, Cause::Altered, note))
 }
 
 /// From the start, or else the first step, to the last.

@@ -3,6 +3,7 @@
 use crate::Rows;
 use crate::error::Problem;
 use crate::gap::{About, Cause, Gap};
+use crate::shown::Shown;
 
 /// Which row was picked, and whether others would have done as well.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub(crate) fn pick(ids: &[&str], asked: Option<&str>) -> Result<Picked, Problem>
     let picked = *rows.get(nth).ok_or_else(|| unknown(asked.unwrap_or_default()))?;
     let gap = (rows.len() > 1).then(|| {
         let (id, count) = (ids[picked], rows.len());
+        let id = Shown(id);
         Gap::new(About::Selection, Cause::Chosen, format!("{count} rows are of `{id}`; this is `{id}#{nth}`"))
     });
     Ok(Picked { rows: Rows { count: ids.len(), picked }, gap })

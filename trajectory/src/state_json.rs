@@ -23,15 +23,17 @@
 //! - `reason` is one of `tool_call`, `inspection`, `edit`, `agent_test`, `pretest`, `harness`.
 //! - A field that is not named here is refused: an outcome has no place in a state, whatever it is called.
 
-use std::borrow::Cow;
-
 use serde::Serialize;
 use tack_core::{ContextReason, Micros, Remaining, Tokens};
 
 use crate::base64;
+use crate::document::without_mark;
 use crate::error::Problem;
+use crate::gap::Gap;
 use crate::json::{At, Node};
-use crate::mend::without_mark;
+use crate::kept::{Keeper, Kept};
+use crate::parse::{Unreadable, parse};
+use crate::recording::cut_gap;
 use crate::state::{OwnedMenu, OwnedObservation, OwnedState};
 
 /// What `format` says in a state.
@@ -72,8 +74,7 @@ impl OwnedState {
     /// # Errors
     /// [`Problem`] if it is not JSON, not this format and version, or has a field that the format does not have.
     pub fn from_json(bytes: &[u8]) -> Result<Self, Problem> {
-        let text = strict_text(bytes)?;
-        state(At::root(&Node::parse(text, 1)?))
+        state(At::root(&strict(bytes)?), &mut text)
     }
 }
 
@@ -154,8 +155,22 @@ impl<'a> From<&'a OwnedState> for StateOut<'a> {
     }
 }
 
-/// A state out of its JSON tree.
-pub(crate) fn state(root: At<'_, '_>) -> Result<OwnedState, Problem> {
+/// A state out of its JSON tree, with calls and answers within [`KEPT_MAX`](crate::KEPT_MAX) as in any other format,
+/// and what was left out for that. None of the states that this crate makes is over the bound.
+pub(crate) fn bounded_state(root: At<'_, '_>) -> Result<(OwnedState, Option<Gap>), Problem> {
+    let mut dropped = Vec::new();
+    let state = state(root, &mut |place| {
+        let kept = kept(place)?;
+        dropped.push(kept.dropped);
+        Ok(kept.bytes)
+    })?;
+    Ok((state, cut_gap(dropped.into_iter())))
+}
+
+/// How the bytes of a call or an answer come out of their place.
+type BytesOf<'f> = &'f mut dyn FnMut(At<'_, '_>) -> Result<Vec<u8>, Problem>;
+
+fn state(root: At<'_, '_>, of_observation: BytesOf<'_>) -> Result<OwnedState, Problem> {
     const FORMAT: &str = "tack-state 1";
     check_version(root, STATE_FORMAT, "tack-state")?;
     only(root, FORMAT, &["format", "version", "issue", "menu", "patch", "observations", "budget"])?;
@@ -170,7 +185,10 @@ pub(crate) fn state(root: At<'_, '_>) -> Result<OwnedState, Problem> {
             None => None,
         },
         patch: root.field("patch")?.map(text).transpose()?,
-        observations: observations.items()?.map(observation).collect::<Result<_, _>>()?,
+        observations: observations
+            .items()?
+            .map(|entry| observation(entry, of_observation))
+            .collect::<Result<_, _>>()?,
         budget: match root.field("budget")? {
             Some(budget) => remaining(budget)?,
             None => Remaining::default(),
@@ -180,7 +198,7 @@ pub(crate) fn state(root: At<'_, '_>) -> Result<OwnedState, Problem> {
 
 /// A menu out of its file.
 pub(crate) fn menu_file(bytes: &[u8]) -> Result<OwnedMenu, Problem> {
-    let node = Node::parse(strict_text(bytes)?, 1)?;
+    let node = strict(bytes)?;
     let root = At::root(&node);
     check_version(root, MENU_FORMAT, "tack-menu")?;
     only(root, "tack-menu 1", &["format", "version", "targeted", "broader"])?;
@@ -188,20 +206,12 @@ pub(crate) fn menu_file(bytes: &[u8]) -> Result<OwnedMenu, Problem> {
 }
 
 /// Our own forms are exact: bytes that are not UTF-8 stand in base64, or not at all.
-fn strict_text(bytes: &[u8]) -> Result<&str, Problem> {
+fn strict(bytes: &[u8]) -> Result<Node<'_>, Problem> {
     let bytes = without_mark(bytes);
     if bytes.trim_ascii().is_empty() {
         return Err(Problem::Empty);
     }
-    std::str::from_utf8(bytes).map_err(|error| {
-        let before = &bytes[..error.valid_up_to()];
-        let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
-        Problem::NotJson {
-            line: before.split(|&byte| byte == b'\n').count(),
-            column: before.len() - line_start + 1,
-            reason: "not UTF-8; in this format such bytes are written as {\"base64\": ...}".to_owned(),
-        }
-    })
+    parse(bytes, Unreadable::Refuse)
 }
 
 fn check_version(root: At<'_, '_>, format: &'static str, name: &'static str) -> Result<(), Problem> {
@@ -224,15 +234,35 @@ fn only(object: At<'_, '_>, format: &'static str, known: &[&str]) -> Result<(), 
 }
 
 fn text(place: At<'_, '_>) -> Result<Vec<u8>, Problem> {
-    if let Ok(text) = place.text() {
-        return Ok(text.as_bytes().to_vec());
+    match encoded(place)? {
+        None => place.bytes(),
+        Some(encoded) => base64::decode(encoded.text()?).ok_or_else(|| Problem::Base64 { path: encoded.path() }),
     }
-    let Node::Object(_) = place.node else {
-        return Err(place.wrong("a string, or {\"base64\": ...} where the bytes are not UTF-8"));
-    };
-    only(place, "a text of tack-state 1", &["base64"])?;
-    let encoded = place.required("base64", "standard base64")?;
-    base64::decode(encoded.text()?).ok_or_else(|| Problem::Base64 { path: encoded.path() })
+}
+
+/// The same, as much of it as a state keeps.
+fn kept(place: At<'_, '_>) -> Result<Kept, Problem> {
+    match encoded(place)? {
+        None => place.kept(),
+        Some(encoded) => {
+            let mut keeper = Keeper::default();
+            base64::decode_in_pieces(encoded.text()?, &mut |piece| keeper.push(piece))
+                .ok_or_else(|| Problem::Base64 { path: encoded.path() })?;
+            Ok(keeper.finish())
+        }
+    }
+}
+
+/// The base64 of a text that is not UTF-8.
+fn encoded<'n, 'a>(place: At<'n, 'a>) -> Result<Option<At<'n, 'a>>, Problem> {
+    match place.node {
+        Node::Text(_) => Ok(None),
+        Node::Object(_) => {
+            only(place, "a text of tack-state 1", &["base64"])?;
+            place.required("base64", "standard base64").map(Some)
+        }
+        _ => Err(place.wrong("a string, or {\"base64\": ...} where the bytes are not UTF-8")),
+    }
 }
 
 fn menu_parts(menu: At<'_, '_>) -> Result<OwnedMenu, Problem> {
@@ -243,14 +273,14 @@ fn menu_parts(menu: At<'_, '_>) -> Result<OwnedMenu, Problem> {
     OwnedMenu::new(part("targeted")?, part("broader")?).map_err(Problem::Menu)
 }
 
-fn observation(entry: At<'_, '_>) -> Result<OwnedObservation, Problem> {
+fn observation(entry: At<'_, '_>, bytes_of: BytesOf<'_>) -> Result<OwnedObservation, Problem> {
     only(entry, "an observation of tack-state 1", &["step", "call", "output", "exit_status", "reason"])?;
     let reason = entry.required("reason", "why the entry is in the context")?;
     let name = reason.text()?;
     Ok(OwnedObservation {
         step: number(entry.required("step", "the step of the recording")?)?,
-        call: text(entry.required("call", "the command or tool call")?)?,
-        output: text(entry.required("output", "the answer")?)?,
+        call: bytes_of(entry.required("call", "the command or tool call")?)?,
+        output: bytes_of(entry.required("output", "the answer")?)?,
         exit_status: match entry.field("exit_status")? {
             None => None,
             Some(place) => Some(place.exit_status()?.ok_or_else(|| place.out_of_range("an exit status of 32 bits"))?),
@@ -279,8 +309,7 @@ fn number(place: At<'_, '_>) -> Result<u32, Problem> {
 /// Whether a document says that it is one of our own forms.
 pub(crate) fn stated_format<'n>(node: &'n Node<'_>) -> Option<&'n str> {
     match node.member("format") {
-        Some(Node::Text(Cow::Borrowed(text))) => Some(text),
-        Some(Node::Text(Cow::Owned(text))) => Some(text),
+        Some(Node::Text(text)) => Some(text.as_str()),
         _ => None,
     }
 }
@@ -369,13 +398,13 @@ mod tests {
             (with(r#""patch": 7"#),                       "`patch` should be a string, or {\"base64\": ...} where the bytes are not UTF-8; found the number 7"),
             (with(r#""patch": {"base64": "Zg"}"#),        "`patch.base64` should be standard base64 with padding"),
             (with(r#""patch": {"base64": "", "x": 1}"#),  "`patch.x` is not a field of a text of tack-state 1, which has base64"),
-            (with(r#""budget": {"tool_calls": -1}"#),     "`budget.tool_calls` should be a whole number, not negative; found the number -1"),
+            (with(r#""budget": {"tool_calls": -1}"#),     "`budget.tool_calls` should be a whole number from 0 to 2^64 - 1; found the number -1"),
             (with(r#""budget": {"tool_calls": 4294967296}"#), "`budget.tool_calls` should be a whole number under 2^32; found `4294967296`"),
             (with(six),                                   "the menu is over its bounds"),
             (entry(r#""step": 0"#),                       "`observations[0].reason` is missing; expected why the entry is in the context"),
             (entry(r#""step": 0, "call": "", "output": "", "reason": "luck""#), "`observations[0].reason` should be tool_call, inspection, edit, agent_test, pretest or harness; found `\"luck\"`"),
             (entry(r#""step": 0, "call": "", "output": "", "reason": "edit", "exit_status": 99999999999"#), "`observations[0].exit_status` should be an exit status of 32 bits; found `99999999999`"),
-            (with(r#""issue": "\ud800""#),                "line 1, column 76 is not readable JSON: unexpected end of hex escape"),
+            (with(r#""issue": "\ud800""#),                "line 1, column 70 is not readable JSON: half a surrogate pair, which no text can hold"),
         ];
         for (text, expected) in cases {
             assert_eq!(OwnedState::from_json(text.as_bytes()).unwrap_err().to_string(), expected, "{text}");

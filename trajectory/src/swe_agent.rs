@@ -22,9 +22,9 @@ use crate::gap::{About, Cause};
 use crate::issue;
 use crate::json::{At, Node};
 use crate::message::content_text;
+use crate::parse::{Unreadable, parse};
 use crate::reason;
 use crate::recording::{Recording, Seen, Step};
-use crate::state::OwnedObservation;
 use crate::usage::{Reply, RunTotals};
 
 /// Reads one trajectory; `stem` is the file's name without its endings.
@@ -33,8 +33,9 @@ pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
     let inner;
     let config = match root.field("replay_config")? {
         Some(place) if matches!(place.node, Node::Text(_)) => {
-            inner = Node::parse(place.text()?, 1)?;
-            Some(At::root(&inner))
+            let expected = "an object, or an object as JSON in a text";
+            inner = parse(place.text()?.as_bytes(), Unreadable::Replace).map_err(|_| place.wrong(expected))?;
+            Some(place.holding(&inner))
         }
         other => other,
     };
@@ -48,7 +49,7 @@ pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
     let last_action = last_action.and_then(|action| action.split_whitespace().next()).unwrap_or_default();
     recording.handed_in = last_action == "submit";
     recording.last_step_submits = recording.handed_in || last_action.starts_with("exit_");
-    recording.submission = root.text_at(&["info", "submission"])?.map(|patch| patch.as_bytes().to_vec());
+    recording.submission = root.bytes_at(&["info", "submission"])?;
 
     recording.instance = match config {
         Some(config) => config.text_at(&["problem_statement", "id"])?,
@@ -95,7 +96,7 @@ fn version(root: At<'_, '_>, config: Option<At<'_, '_>>, entries: At<'_, '_>) ->
 
 fn step(entry: At<'_, '_>, index: usize) -> Result<Step, Problem> {
     let action = entry.required("action", "what the agent typed")?.text()?;
-    let output = entry.text_at(&["observation"])?.unwrap_or_default();
+    let output = entry.field("observation")?.map(|place| place.kept()).transpose()?.unwrap_or_default();
     let reply = match entry.text_at(&["response"])? {
         // A model that calls functions writes the action beside its words, and both are output.
         Some(response) if response.contains(action.trim()) => response.to_owned(),
@@ -103,30 +104,23 @@ fn step(entry: At<'_, '_>, index: usize) -> Result<Step, Problem> {
         None => action.to_owned(),
     };
     let patch = match entry.field("state")? {
-        Some(state) if matches!(state.node, Node::Object(_)) => state.text_at(&["diff"])?,
+        Some(state) if matches!(state.node, Node::Object(_)) => state.bytes_at(&["diff"])?,
         _ => None,
-    };
-    let observation = OwnedObservation {
-        step: u32::try_from(index).unwrap_or(u32::MAX),
-        call: action.as_bytes().to_vec(),
-        output: output.as_bytes().to_vec(),
-        exit_status: None,
-        reason: reason::of_typed(action),
     };
     Ok(Step {
         tool_calls: u32::from(!action.trim().is_empty()),
-        seen: vec![Seen { observation, is_visible: true }],
+        seen: vec![Seen::new(index, action.as_bytes(), output, None, reason::of_typed(action))],
         reply: Some(Reply { text: Some(reply.into_bytes()), ..Reply::default() }),
-        patch: patch.map(|patch| patch.as_bytes().to_vec()),
+        patch,
         ..Step::default()
     })
 }
 
 fn find_issue(recording: &mut Recording, root: At<'_, '_>, config: Option<At<'_, '_>>) -> Result<(), Problem> {
     if let Some(config) = config
-        && let Some(text) = config.text_at(&["problem_statement", "text"])?
+        && let Some(text) = config.bytes_at(&["problem_statement", "text"])?
     {
-        recording.issue = Some(text.as_bytes().to_vec());
+        recording.issue = Some(text);
         return Ok(());
     }
     let template = match config {

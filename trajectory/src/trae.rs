@@ -9,6 +9,7 @@ use crate::gap::{About, Cause, Gap};
 use crate::json::{At, Node};
 use crate::recording::Recording;
 use crate::rows::{numbered, pick};
+use crate::shown::Shown;
 use crate::{Options, Rows};
 
 /// Reads the candidate that `options` ask for.
@@ -35,14 +36,14 @@ pub(crate) fn read(rows: &[Node<'_>], options: &Options<'_>) -> Result<Recording
 
     let mut recording = Recording::new(Format::Trae, Rows { count: rows.len(), picked: picked.picked });
     recording.instance = Some(ids[picked.picked].to_owned());
-    recording.issue = row.text_at(&["issue"])?.map(|issue| issue.as_bytes().to_vec());
+    recording.issue = row.bytes_at(&["issue"])?;
     recording.handed_in = true;
     recording.submission = match patch.node {
         Node::Null => None,
-        _ => Some(patch.text()?.as_bytes().to_vec()),
+        _ => Some(patch.bytes()?),
     };
     if patches.len() > 1 {
-        let (id, count) = (ids[picked.picked], patches.len());
+        let (id, count) = (Shown(ids[picked.picked]), patches.len());
         let note = format!("the row has {count} candidates; this is `{id}#{candidate}`");
         recording.gaps.push(Gap::new(About::Selection, Cause::Chosen, note));
     }

@@ -84,7 +84,7 @@ fn summary(read: &Read) -> String {
 
 #[test]
 fn every_sample_is_read_as_pinned() {
-    let issue = || Some(IssueFile { bytes: b"the issue" });
+    let issue = || Some(IssueFile { name: "issue.txt", bytes: b"the issue" });
     let base = Options::default;
     #[rustfmt::skip]
     let cases: Vec<(&str, &str, Options<'_>)> = vec![

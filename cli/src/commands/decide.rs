@@ -70,12 +70,13 @@ fn read(arguments: &arguments::Decide) -> Result<Read, Failure> {
     let recording = input::read(&arguments.file, input::RECORDING)?;
     let patch = arguments.patch.as_deref().map(|path| input::read(path, input::PATCH)).transpose()?;
     let issue = arguments.issue.as_deref().map(|path| input::read(path, input::ISSUE)).transpose()?;
+    let issue_name = arguments.issue.as_deref().map(Path::to_string_lossy).unwrap_or_default();
     let menu = arguments.menu.as_deref().map(read_menu).transpose()?;
     let options = Options {
         instance: arguments.instance.as_deref(),
         at: arguments.at,
         patch: patch.as_deref(),
-        issue: issue.as_deref().map(|bytes| IssueFile { bytes }),
+        issue: issue.as_deref().map(|bytes| IssueFile { name: &issue_name, bytes }),
         menu,
     };
     tack_trajectory::read(&recording, &arguments.file.to_string_lossy(), &options).map_err(Failure::bad_input)
