@@ -18,7 +18,7 @@ use crate::clock::{StageClock, TimeUp, micros};
 use crate::digests::{issue_digest, regime_digest, shares_digest, state_digest};
 use crate::encode::{EncodeReport, Encoded, Encoder};
 use crate::fallback::{Fallback, NoneAvailable};
-use crate::record::{ControllerRecord, RECORD_FILE, RecordError};
+use crate::record::{ControllerRecord, OtherPrecision, RECORD_FILE, RecordError};
 use crate::report::Decision;
 use crate::template::TemplateError;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -129,6 +129,9 @@ pub enum DecideError {
     /// Neither the menu nor the caller leaves an action.
     #[error(transparent)]
     NoneAvailable(NoneAvailable),
+    /// The bundle's lambda was chosen for other estimates than these. The caller may give one.
+    #[error("the bundle's lambda does not hold for this decision, and the caller gives none")]
+    Gate(#[source] OtherPrecision),
     /// The network refused the tokens.
     #[error("the network cannot run on the state's tokens")]
     Forward(#[source] ForwardError),
@@ -148,7 +151,7 @@ impl DecideError {
         match self {
             Self::NoneAvailable(_) => None,
             Self::HeadOutput(_) => Some(FallbackReason::HeadOutput),
-            Self::Forward(_) | Self::Rule(_) => Some(FallbackReason::ModelUnavailable),
+            Self::Gate(_) | Self::Forward(_) | Self::Rule(_) => Some(FallbackReason::ModelUnavailable),
         }
     }
 }
@@ -285,13 +288,13 @@ impl Controller {
         state: &DecisionState<'_>,
         clock: &mut StageClock<'_>,
     ) -> Result<Decision, DecideError> {
-        // 1. What may be chosen. It comes before everything.
+        // 1. What may be chosen, which comes before everything, and the price of cost.
         let allowed = self.settings.allowed;
         let reasons = unavailable(&state.menu, allowed);
         let available = available(&reasons);
         let none = DecideError::NoneAvailable(NoneAvailable { allowed });
         let instead = fallback_action(state, available).ok_or(none)?;
-        let lambda = self.settings.lambda.unwrap_or(self.record.lambda);
+        let lambda = self.lambda()?;
 
         // 2. What the decision is made on. It is hashed here because a state may be large, and after the estimates
         //    nothing may take time.
@@ -324,6 +327,15 @@ impl Controller {
         let receipt =
             DecisionReceipt { version: Version, digests, regime, training, backend: BACKEND, ruling, stage_times };
         Ok(Decision { receipt, encoding, reasons, fallback, latency })
+    }
+
+    /// The caller's lambda, or the bundle's where it was chosen for what computes the estimates here.
+    fn lambda(&self) -> Result<Lambda, DecideError> {
+        if let Some(lambda) = self.settings.lambda {
+            return Ok(lambda);
+        }
+        self.record.lambda_gate.serves(BACKEND, PRECISION).map_err(DecideError::Gate)?;
+        Ok(self.record.lambda)
     }
 
     fn decision_digests(&self, state: &DecisionState<'_>) -> DecisionDigests {

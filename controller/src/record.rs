@@ -17,16 +17,29 @@
 //! }
 //! ```
 //!
-//! Times are microseconds. A lambda gate that ran is `{ "ran": RECORD }` with the whole [`LambdaGate`], which is
-//! recomputed from its rows as it is read; its context must name this network. `digests.network` is [`Network::digest`](tack_kernels::Network::digest) with the adapter, and
+//! Times are microseconds. `digests.network` is [`Network::digest`](tack_kernels::Network::digest) with the adapter, and
 //! `digests.tokenizer` is of `tokenizer.json`; both are checked when a bundle is opened, so that a record never speaks
-//! for other weights. A field that version 1 does not know is an error, not a guess.
+//! for other weights. A field that version 1 does not know, at any depth, is an error and not a guess, and so is a field
+//! that stands twice.
+//!
+//! A lambda gate that ran is `{ "ran": RECORD }` with the whole [`LambdaGate`], which is recomputed from its rows as it
+//! is read. Its context must name this controller, by [`BundleDigests::controller`]; and its lambda is served by the
+//! backend and in the precision that it names, or not at all ([`GateRecord::serves`]).
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
 use tack_core::lambda_gate::GateAnswer;
-use tack_core::{Digest, FieldShares, Lambda, LambdaGate, Name, Regime};
+use tack_core::receipt::Backend;
+use tack_core::{Digest, FieldShares, Lambda, LambdaGate, Name, Precision, Regime};
+use tack_kernels::bundle::digest_files;
+
+use crate::digests::shares_digest;
 
 /// The file's name in a bundle.
 pub const RECORD_FILE: &str = "controller.json";
@@ -73,6 +86,21 @@ impl GateRecord {
         }
     }
 
+    /// Whether its lambda holds for estimates of `backend` in `precision`; where the gate did not run, lambda is 0 and
+    /// holds for all.
+    ///
+    /// # Errors
+    /// [`OtherPrecision`], since rows that were computed otherwise say nothing about these estimates.
+    pub fn serves(&self, backend: Backend, precision: Precision) -> Result<(), OtherPrecision> {
+        match self {
+            Self::NotRun(_) => Ok(()),
+            Self::Ran(gate) => {
+                let (ran, serving) = ((gate.context().backend, gate.context().precision), (backend, precision));
+                if ran == serving { Ok(()) } else { Err(OtherPrecision { ran, serving }) }
+            }
+        }
+    }
+
     /// Whether an operating point passed, and why not.
     #[must_use]
     pub fn verdict(&self) -> (bool, String) {
@@ -88,6 +116,16 @@ impl GateRecord {
     }
 }
 
+/// A lambda gate ran on another backend, or in another precision, than serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the lambda gate ran on {} in {}; this controller serves on {} in {}", ran.0, ran.1, serving.0, serving.1)]
+pub struct OtherPrecision {
+    /// What the gate's rows were computed with.
+    pub ran: (Backend, Precision),
+    /// What computes the estimates here.
+    pub serving: (Backend, Precision),
+}
+
 /// The files that the record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -96,6 +134,17 @@ pub struct BundleDigests {
     pub network: Digest,
     /// Of `tokenizer.json`.
     pub tokenizer: Digest,
+}
+
+impl BundleDigests {
+    /// What a lambda gate's context calls its controller: one digest of all that turns a state into estimates, which is
+    /// the field shares, the tokenizer and the network. Not of the record, which holds the gate.
+    #[must_use]
+    pub fn controller(&self, shares: &FieldShares) -> Digest {
+        let files =
+            [("field_shares", shares_digest(shares)), ("network", self.network), ("tokenizer.json", self.tokenizer)];
+        digest_files(files)
+    }
 }
 
 /// What stands behind the weights.
@@ -111,8 +160,8 @@ pub struct TrainingRecord {
 /// Why a `controller.json` was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file is not a JSON object.
-    #[error("`{file}`: not a JSON object")]
+    /// The file is not a JSON object, or names a field twice.
+    #[error("`{file}`: not a JSON object of distinct fields")]
     Json {
         /// The file.
         file: String,
@@ -165,8 +214,8 @@ impl ControllerRecord {
     /// # Errors
     /// Every variant of [`RecordError`].
     pub fn from_bytes(content: &[u8], file: &str) -> Result<Self, RecordError> {
-        let fields = serde_json::from_slice::<Map<String, Value>>(content);
-        let fields = fields.map_err(|source| RecordError::Json { file: file.to_owned(), source })?;
+        let fields = serde_json::from_slice::<DistinctFields<'_>>(content);
+        let DistinctFields(fields) = fields.map_err(|source| RecordError::Json { file: file.to_owned(), source })?;
         let mut fields = Fields { fields, file };
         fields.require("format", &FORMAT.into())?;
         fields.require("version", &VERSION.into())?;
@@ -194,35 +243,60 @@ impl ControllerRecord {
             let expected = format!("{}, which follows from `lambda_gate`", follows.get());
             return refuse("lambda", expected, record.lambda.get().to_string());
         }
+        let controller = record.digests.controller(&FieldShares::V1);
         if let GateRecord::Ran(gate) = &record.lambda_gate
-            && gate.context().controller != record.digests.network
+            && gate.context().controller != controller
         {
-            let expected = format!("about the network {}", record.digests.network);
+            let expected = format!("about the controller {controller}");
             return refuse("lambda_gate", expected, gate.context().controller.to_string());
         }
         Ok(record)
     }
 }
 
+/// The fields of an object, each as it stands there: so the type that reads it sees every digit and every field.
+struct DistinctFields<'a>(BTreeMap<String, &'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for DistinctFields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Distinct;
+        impl<'de> Visitor<'de> for Distinct {
+            type Value = BTreeMap<String, &'de RawValue>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = BTreeMap::new();
+                while let Some(field) = map.next_key::<String>()? {
+                    match fields.entry(field) {
+                        Entry::Vacant(vacant) => vacant.insert(map.next_value()?),
+                        Entry::Occupied(held) => {
+                            return Err(A::Error::custom(format_args!("field `{}` stands twice", held.key())));
+                        }
+                    };
+                }
+                Ok(fields)
+            }
+        }
+        deserializer.deserialize_map(Distinct).map(Self)
+    }
+}
+
 struct Fields<'a> {
-    fields: Map<String, Value>,
+    fields: BTreeMap<String, &'a RawValue>,
     file: &'a str,
 }
 
 impl Fields<'_> {
-    fn remove(&mut self, field: &'static str) -> Result<Value, RecordError> {
-        let missing = || RecordError::Missing { file: self.file.to_owned(), field };
-        self.fields.remove(field).ok_or_else(missing)
-    }
-
     fn take<T: DeserializeOwned>(&mut self, field: &'static str) -> Result<T, RecordError> {
-        let value = self.remove(field)?;
+        let missing = || RecordError::Missing { file: self.file.to_owned(), field };
+        let value = self.fields.remove(field).ok_or_else(missing)?;
         let refused = |source| RecordError::Field { file: self.file.to_owned(), field, source };
-        serde_json::from_value(value).map_err(refused)
+        serde_json::from_str(value.get()).map_err(refused)
     }
 
     fn require(&mut self, field: &'static str, expected: &Value) -> Result<(), RecordError> {
-        let found = self.remove(field)?;
+        let found = self.take::<Value>(field)?;
         if found == *expected {
             return Ok(());
         }
@@ -238,6 +312,11 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
     use std::error::Error as _;
+    use tack_core::cost::CostTicks;
+    use tack_core::lambda_gate::{DevelopmentState, GateContext};
+    use tack_core::{
+        Action, ActionSet, Estimate, HalfOutcomes, NormalizedCost, PairCost, PerAction, Probability, StateOutcomes,
+    };
 
     fn changed(change: impl FnOnce(&mut Value)) -> Result<ControllerRecord, RecordError> {
         let mut value: Value = serde_json::from_slice(mini::file(RECORD_FILE)).unwrap();
@@ -273,8 +352,8 @@ mod tests {
     fn a_refusal_names_the_file_the_field_and_what_was_expected_and_found() {
         type Change = fn(&mut Value);
         #[rustfmt::skip]
-        let cases: [(Change, &str, Option<&str>); 11] = [
-            (|it| *it = json!([]),                            "`c.json`: not a JSON object", Some("invalid type: sequence, expected a map")),
+        let cases: [(Change, &str, Option<&str>); 15] = [
+            (|it| *it = json!([]),                            "`c.json`: not a JSON object of distinct fields", Some("invalid type: sequence, expected an object")),
             (|it| it["format"] = json!("other"),              "`c.json`: field `format` must be \"tack-controller\"; found \"other\"", None),
             (|it| it["version"] = json!(2),                   "`c.json`: field `version` must be 1; found 2", None),
             (|it| { it.as_object_mut().unwrap().remove("regime"); }, "`c.json`: field `regime` is missing", None),
@@ -284,6 +363,10 @@ mod tests {
             (|it| it["field_shares"] = json!(2),              "`c.json`: field `field_shares` must be 1; found 2", None),
             (|it| it["digests"]["network"] = json!("00"),     "`c.json`: field `digests` is refused", Some("a SHA-256 digest is 64 hexadecimal digits")),
             (|it| it["training"]["extra"] = json!(1),         "`c.json`: field `training` is refused", Some("unknown field `extra`, expected `trained` or `note`")),
+            (|it| it["regime"]["foo"] = json!(1),             "`c.json`: field `regime` is refused", Some("unknown field `foo`, expected one of `repair_policy`")),
+            (|it| it["regime"]["limits"]["extra"] = json!(1), "`c.json`: field `regime` is refused", Some("unknown field `extra`, expected one of `output_tokens`")),
+            (|it| it["regime"]["scaffold"]["at"] = json!(1),  "`c.json`: field `regime` is refused", Some("unknown field `at`, expected `name` or `digest`")),
+            (|it| it["lambda_gate"]["ran"] = json!({}),       "`c.json`: field `lambda_gate` is refused", Some("")),
             (|it| it["threshold"] = json!(0.5),               "`c.json`: version 1 has no field `threshold`", None),
         ];
         for (change, message, source) in cases {
@@ -294,6 +377,84 @@ mod tests {
                 None => assert_eq!(found, None, "{message}"),
                 Some(source) => assert!(found.as_ref().is_some_and(|it| it.contains(source)), "{message}: {found:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_field_that_stands_twice_is_refused_at_any_depth() {
+        let content = String::from_utf8(mini::file(RECORD_FILE).to_vec()).unwrap();
+        for (field, message) in [
+            (r#""lambda": 0.0,"#, "field `lambda` stands twice"),
+            (r#""version": 1,"#, "field `version` stands twice"),
+            (r#""budget": "paper","#, "duplicate field `budget`"),
+            (r#""tool_calls": 30,"#, "duplicate field `tool_calls`"),
+            (r#""trained": false,"#, "duplicate field `trained`"),
+        ] {
+            assert!(content.contains(field), "{field}");
+            let twice = content.replace(field, &format!("{field}{field}"));
+            let error = ControllerRecord::from_bytes(twice.as_bytes(), "c.json").unwrap_err();
+            assert!(error.source().unwrap().to_string().contains(message), "{field}: {error:?}");
+        }
+    }
+
+    /// A gate over one state, on which a price of 0.02 turns the choice from `continue` to `submit`.
+    fn gate(controller: Digest) -> LambdaGate {
+        let estimate = |q, c| Estimate { success: Probability::new(q).unwrap(), cost: NormalizedCost::new(c).unwrap() };
+        let mut estimates = PerAction([estimate(0.0, 0.0); Action::COUNT]);
+        estimates[Action::Submit] = estimate(0.49, 0.0);
+        estimates[Action::Continue] = estimate(0.5, 1.0);
+        let dear = PairCost { sum: CostTicks(u128::from(u64::MAX) + 1), estimated: false };
+        let state = DevelopmentState {
+            available: ActionSet::ALL,
+            estimates,
+            outcomes: StateOutcomes::new(PerAction([Some(HalfOutcomes::try_from(2).unwrap()); Action::COUNT])).unwrap(),
+            costs: PerAction([Some(dear); Action::COUNT]),
+        };
+        let development = Digest([9; 32]);
+        let context = GateContext { controller, development, backend: Backend::Cpu, precision: Precision::F32 };
+        LambdaGate::evaluate(context, &[state], None).unwrap()
+    }
+
+    /// The mini record with a gate that ran. It is put together as text: the gate's cost is beyond 64 bits.
+    fn with_gate(gate: &str) -> Result<ControllerRecord, RecordError> {
+        let content = String::from_utf8(mini::file(RECORD_FILE).to_vec()).unwrap();
+        let (before, rest) = content.split_once(r#""lambda_gate": {"#).unwrap();
+        let (_, after) = rest.split_once('}').unwrap();
+        let before = before.replace(r#""lambda": 0.0"#, r#""lambda": 0.02"#);
+        let content = format!(r#"{before}"lambda_gate": {{"ran": {gate}}}{after}"#);
+        ControllerRecord::from_bytes(content.as_bytes(), "c.json")
+    }
+
+    #[test]
+    fn a_gate_is_about_this_controller_and_says_no_more_than_a_gate() {
+        let mini = changed(|_| {}).unwrap().digests;
+        let own = gate(mini.controller(&FieldShares::V1));
+        let text = serde_json::to_string(&own).unwrap();
+        let record = with_gate(&text).unwrap();
+        assert_eq!(record.lambda, Lambda::new(0.02).unwrap());
+        assert_eq!(record.lambda_gate, GateRecord::Ran(Box::new(own)), "read to the last digit");
+        assert_eq!(record.lambda_gate.serves(Backend::Cpu, Precision::F32), Ok(()));
+        for (backend, precision) in [(Backend::Cpu, Precision::Bf16), (Backend::Cuda, Precision::F32)] {
+            assert!(record.lambda_gate.serves(backend, precision).is_err());
+        }
+
+        let error = with_gate(&serde_json::to_string(&gate(mini.network)).unwrap()).unwrap_err();
+        let (expected, found) = (own.context().controller, mini.network);
+        let message = format!("`c.json`: field `lambda_gate` must be about the controller {expected}; found {found}");
+        assert_eq!(error.to_string(), message);
+
+        for place in [
+            r#"{"version""#,
+            r#"{"controller""#,
+            r#"{"states":1,"rows""#,
+            r#"{"half_outcomes":2,"cost""#,
+            r#"{"source""#,
+            r#"{"half_outcomes":2,"states""#,
+            r#"{"row""#,
+        ] {
+            assert!(text.contains(place), "{place} in {text}");
+            let error = with_gate(&text.replacen(place, &place.replace('{', r#"{"extra":1,"#), 1)).unwrap_err();
+            assert!(error.source().unwrap().to_string().contains("unknown field `extra`"), "{place}: {error:?}");
         }
     }
 }

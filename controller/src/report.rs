@@ -203,6 +203,8 @@ impl Decision {
             notes.push(UNTRAINED_NOTE.to_owned());
         }
         notes.extend(self.fallback.map(|fallback| fallback_note(self.action(), fallback)));
+        let served = record.lambda_gate.serves(self.receipt.backend, self.receipt.ruling.precision());
+        notes.extend(served.err().map(|other| format!("The bundle's lambda would not hold: {other}.")));
         match self.receipt.regime {
             RegimeMatch::Same => {}
             RegimeMatch::Differs(parts) => {

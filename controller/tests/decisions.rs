@@ -13,10 +13,13 @@ use common::{MINI, NOTHING, mini, observation};
 use serde_json::{Value, json};
 use tack_controller::controller::BUNDLE_FILES;
 use tack_controller::{Controller, DecideError, Decision, Settings, StageClock, fall_back};
-use tack_core::receipt::RegimeMatch;
+use tack_core::cost::CostTicks;
+use tack_core::lambda_gate::{DevelopmentState, GateContext};
+use tack_core::receipt::{Backend, RegimeMatch};
 use tack_core::{
-    Action, ActionSet, Decide, Decided, DecisionState, Digest, FallbackReason, Issue, Lambda, Menu, Micros, Patch,
-    Spans, Stage,
+    Action, ActionSet, Decide, Decided, DecisionState, Digest, Estimate, FallbackReason, FieldShares, HalfOutcomes,
+    Issue, Lambda, LambdaGate, Menu, Micros, NormalizedCost, PairCost, Patch, PerAction, Precision, Probability, Spans,
+    Stage, StateOutcomes,
 };
 use tack_kernels::{BundleSource, CpuNetwork, Network, Options};
 
@@ -332,6 +335,48 @@ fn the_callers_lambda_and_regime_are_named() {
     let notes = decision.report(&controller).notes;
     let note = "The decision is for another regime than the model's; it differs in: scaffold.";
     assert!(notes.iter().any(|it| it == note), "{notes:?}");
+}
+
+/// The mini bundle with a lambda that a gate chose on `backend` in `precision`.
+fn gated(backend: Backend, precision: Precision) -> Controller {
+    let controller = controller().record().digests.controller(&FieldShares::V1);
+    let estimate = |q, c| Estimate { success: Probability::new(q).unwrap(), cost: NormalizedCost::new(c).unwrap() };
+    let [submit, go_on, other] = [(0.49, 0.0), (0.5, 1.0), (0.0, 0.0)].map(|(q, c)| estimate(q, c));
+    let state = DevelopmentState {
+        available: ActionSet::ALL,
+        estimates: PerAction([submit, go_on, other, other, other]),
+        outcomes: StateOutcomes::new(PerAction([Some(HalfOutcomes::try_from(2).unwrap()); 5])).unwrap(),
+        costs: PerAction([Some(PairCost { sum: CostTicks(1), estimated: false }); 5]),
+    };
+    let context = GateContext { controller, development: Digest([9; 32]), backend, precision };
+    let gate = LambdaGate::evaluate(context, &[state], None).unwrap();
+    let record = edited("controller.json", |it| {
+        it["lambda"] = json!(gate.lambda());
+        it["lambda_gate"] = json!({"ran": gate});
+    });
+    load(changed(&[record])).unwrap()
+}
+
+#[test]
+fn a_lambda_is_served_as_it_was_chosen_or_not_at_all() {
+    let mut same = gated(Backend::Cpu, Precision::F32);
+    let decision = same.decide(&STATE, &mut ()).unwrap();
+    let report = serde_json::to_value(decision.report(&same)).unwrap();
+    assert_eq!((&report["lambda_from"], &report["model"]["gate_met"]), (&json!("bundle"), &json!(true)));
+    assert_eq!(decision.receipt.ruling.lambda(), Lambda::new(0.02).unwrap());
+
+    for (backend, precision) in [(Backend::Cpu, Precision::Bf16), (Backend::Cuda, Precision::F32)] {
+        let mut other = gated(backend, precision);
+        let error = other.decide(&STATE, &mut ()).unwrap_err();
+        let why = format!("the lambda gate ran on {backend} in {precision}; this controller serves on cpu in f32");
+        assert_eq!(error.source().unwrap().to_string(), why);
+        assert_eq!(error.fallback_reason(), Some(FallbackReason::ModelUnavailable));
+
+        other.settings.lambda = Some(Lambda::ZERO);
+        let decision = other.decide(&STATE, &mut ()).unwrap();
+        let note = format!("The bundle's lambda would not hold: {why}.");
+        assert!(decision.report(&other).notes.contains(&note), "{note}");
+    }
 }
 
 /// A bundle's files, by name.

@@ -41,6 +41,7 @@ pub struct DevelopmentState {
 
 /// What one way of choosing did over all development states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tally {
     /// Half outcomes that ended solved, two at most a state.
     pub half_outcomes: u64,
@@ -102,6 +103,7 @@ pub enum BarSource {
 
 /// What a row is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Bar {
     /// Where it comes from.
     pub source: BarSource,
@@ -127,7 +129,7 @@ closed_enum! {
 
 /// What the lambda gate answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum GateAnswer {
     /// This row of the grid is served, counted from 0.
     Met {
@@ -172,8 +174,10 @@ impl<'de> Deserialize<'de> for NoGuarantee {
 
 /// What the gate's rows were computed with and on. Frozen with the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GateContext {
-    /// Digest of the controller: model bundle, or comparator with its kernel.
+    /// Digest of what turns a state into estimates: field shares, tokenizer and network, and a comparator's transition
+    /// kernel with them. It is not the bundle's, whose record holds this gate.
     pub controller: Digest,
     /// Digest of the development states.
     pub development: Digest,
@@ -196,6 +200,7 @@ pub struct LambdaGate {
 
 /// The counts that an answer follows from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GateTallies {
     /// How many development states there were.
     pub states: u32,
@@ -208,6 +213,7 @@ pub struct GateTallies {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RawGate {
     version: Version<1>,
     context: GateContext,

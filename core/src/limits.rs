@@ -8,6 +8,7 @@ use crate::units::{Micros, Tokens};
 ///
 /// A common operating regime, not an equal realized cost: an action that submits early uses less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// New output tokens of the repair policy.
     pub output_tokens: Tokens,

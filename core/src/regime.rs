@@ -9,6 +9,7 @@ use crate::text::Name;
 
 /// One of the three, by name and by the digest of what the name stood for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Named {
     /// The name, for people.
     pub name: Name,
@@ -20,6 +21,7 @@ pub struct Named {
 ///
 /// Estimates mean nothing under another one, so the bundle and every decision receipt name the three.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Regime {
     /// The repair policy: the model with its prompts and sampling.
     pub repair_policy: Named,

@@ -12,6 +12,7 @@ use crate::outcome::HalfOutcomes;
 pub struct SuccessRate(RawRate);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RawRate {
     half_outcomes: u64,
     states: u32,
