@@ -240,6 +240,7 @@ fn without_verdict(ending: Ending, report: &Report, owner: Owner, stderr: &[u8])
         Cause::SetUp(_) | Cause::CommandNotFound | Cause::CommandNotExecutable { .. } | Cause::Cancelled => {
             return unknown(format!("the run never started: {}", ending.cause));
         }
+        Cause::Killed => return unknown("the run was killed from outside the sandbox".into()),
         _ if report.python.is_none() => {
             // Until the harness has said so, nothing of the candidate was read.
             let said = crate::runner::python::last_line(stderr);

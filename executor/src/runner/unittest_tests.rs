@@ -79,6 +79,7 @@ fn what_the_environment_did_is_not_the_candidate_s_failure() {
         (ended_by(Cause::CommandNotFound),                      "the run never started: command_not_found"),
         (ended_by(Cause::CommandNotExecutable { errno: 13 }),   "the run never started: command_not_executable (errno 13)"),
         (ended_by(Cause::Cancelled),                            "the run never started: cancelled"),
+        (ended_by(Cause::Killed),                               "the run was killed from outside the sandbox"),
         (exited(1),                                             "the test harness never started (exited): No module named 'json'"),
         (ended_by(Cause::OutOfMemory),                          "the test harness never started (oom): No module named 'json'"),
         (ended_by(Cause::Wall),                                 "the test harness never started (wall): No module named 'json'"),

@@ -34,6 +34,57 @@ fn exit_statuses_and_signals_are_exact() {
 }
 
 #[test]
+fn a_kill_from_outside_is_not_the_payload_s_signal() {
+    if !harness::can_sandbox("a kill from outside") {
+        return;
+    }
+    let finished = std::thread::scope(|scope| {
+        let run = scope.spawn(|| finish(&shell("exec sleep 4791")));
+        let payload = || processes_with("sleep 4791").into_iter().find(|it| it.ends_with(" sleep 4791 "));
+        assert!(within(Duration::from_secs(5), || payload().is_some()));
+        let process: i32 = payload().unwrap().split(' ').next().unwrap().parse().unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+        let pid1: i32 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid1), nix::sys::signal::Signal::SIGKILL).unwrap();
+        run.join().unwrap()
+    });
+    let receipt = finished.receipt;
+    assert_eq!((receipt.cause, receipt.exit_status(), receipt.shell_status()), (Cause::Killed, None, Some(137)));
+}
+
+#[test]
+fn pid_1_cannot_be_starved_or_limited_from_inside() {
+    let test = "pid 1 and the payload";
+    if !harness::can_sandbox(test) {
+        return;
+    }
+    let script = "import ctypes, errno, os, resource\n\
+                  libc = ctypes.CDLL(None, use_errno=True)\n\
+                  def attempt(name, what):\n\
+                  \x20   try: what(); print(name, 'works')\n\
+                  \x20   except (OSError, ValueError) as error: print(name, 'refused')\n\
+                  def call(*arguments):\n\
+                  \x20   if libc.syscall(*arguments) < 0: raise OSError(ctypes.get_errno(), '')\n\
+                  for pid in (0, 1):\n\
+                  \x20   attempt('limit', lambda: resource.prlimit(pid, resource.RLIMIT_CPU, (100, 100)))\n\
+                  \x20   attempt('affinity', lambda: os.sched_setaffinity(pid, os.sched_getaffinity(0)))\n\
+                  \x20   attempt('policy', lambda: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0)))\n\
+                  \x20   attempt('nice', lambda: os.setpriority(os.PRIO_PROCESS, pid, 5))\n\
+                  \x20   attempt('disk', lambda: call(251, 1, pid, 0x4004))\n\
+                  attempt('nice of all', lambda: os.setpriority(os.PRIO_USER, 0, 5))\n\
+                  attempt('disk of all', lambda: call(251, 3, 0, 0x4004))\n\
+                  attempt('io_setup', lambda: call(206, 64, ctypes.byref(ctypes.c_ulong(0))))\n";
+    let Some(run) = python_run(test, script) else { return };
+    let expected = "limit works\naffinity works\npolicy works\nnice works\ndisk works\n\
+                    limit refused\naffinity refused\npolicy refused\nnice refused\ndisk refused\n\
+                    nice of all refused\ndisk of all refused\nio_setup refused\n";
+    // Numbers of system calls are those of x86-64.
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(output(&run), expected);
+    }
+}
+
+#[test]
 fn a_command_that_is_not_there_or_cannot_run_is_no_failure_of_the_sandbox() {
     if !harness::can_sandbox("missing commands") {
         return;
@@ -347,7 +398,7 @@ fn a_killed_client_leaves_nothing_behind() {
     }
     let before = HostState::now();
     let (mut ours, helper) = ask_by_hand("sleep 4761 & exec sleep 4762");
-    assert!(within(Duration::from_secs(60), || processes_with("sleep 476").len() == 2), "it runs");
+    assert!(within(Duration::from_mins(1), || processes_with("sleep 476").len() == 2), "it runs");
     ours.shutdown(std::net::Shutdown::Both).unwrap();
     drop(ours.read(&mut [0]));
     drop(ours);
@@ -364,10 +415,10 @@ fn a_killed_helper_leaves_nothing_behind() {
     }
     let before = HostState::now();
     let (ours, mut helper) = ask_by_hand("setsid sleep 4771 & exec sleep 4772");
-    assert!(within(Duration::from_secs(60), || processes_with("sleep 477").len() == 2), "it runs");
+    assert!(within(Duration::from_mins(1), || processes_with("sleep 477").len() == 2), "it runs");
     helper.kill().unwrap();
     helper.wait().unwrap();
-    assert!(within(Duration::from_secs(60), || processes_with("sleep 477").is_empty()), "its tree dies with it");
+    assert!(within(Duration::from_mins(1), || processes_with("sleep 477").is_empty()), "its tree dies with it");
     drop(ours);
     before.assert_unchanged();
 }

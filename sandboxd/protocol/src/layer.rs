@@ -93,6 +93,8 @@ named! {
         ProcessLimit = "process_limit",
         /// The CPU time of all processes together is limited, not that of each process alone.
         CpuLimit = "cpu_limit",
+        /// What the run's sockets hold is limited as its memory is.
+        SocketMemoryLimit = "socket_memory_limit",
     }
 }
 

@@ -55,6 +55,7 @@ impl Receipt {
             (Cause::SetUp(_), _) => None,
             (Cause::CommandNotFound, _) => Some(127),
             (Cause::CommandNotExecutable { .. }, _) => Some(126),
+            (Cause::Killed, _) => Some(137),
             (Cause::Exited, Some(End::Exited { status })) => Some(status),
             (_, Some(End::Signalled { signal })) => Some(128 | signal),
             _ => Some(137),
@@ -89,6 +90,9 @@ pub enum Cause {
         /// The kernel's error number.
         errno: i32,
     },
+    /// Somebody outside killed the sandbox's first process, or the kernel a process of the run, when the host itself
+    /// was short of memory. Never the payload's own failure.
+    Killed,
 }
 
 impl Cause {
@@ -106,6 +110,7 @@ impl Cause {
             Self::SetUp(_) => "set_up",
             Self::CommandNotFound => "command_not_found",
             Self::CommandNotExecutable { .. } => "command_not_executable",
+            Self::Killed => "killed_from_outside",
         }
     }
 }

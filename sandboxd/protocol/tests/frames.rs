@@ -85,9 +85,9 @@ fn the_bytes_of_a_frame_are_pinned() {
 
     let done = encode(&Reply::Done(receipt()));
     let summary = format!("ac02{}", "aa".repeat(32));
-    let layers = format!("{}01031a{}", "00".repeat(19), "00".repeat(2));
+    let layers = format!("{}01031a{}", "00".repeat(19), "00".repeat(3));
     let expected = [
-        "746b0100d1000000".to_owned(),
+        "746b0100d2000000".to_owned(),
         "01".to_owned(),                                 // Done
         "0501".to_owned(),                               // cause: output limit, of stderr
         "010109".to_owned(),                             // end: signalled, 9
@@ -120,8 +120,9 @@ fn the_indexes_of_variants_are_pinned() {
         Cause::SetUp(failure),
         Cause::CommandNotFound,
         Cause::CommandNotExecutable { errno: 1 },
+        Cause::Killed,
     ];
-    assert_eq!(indexes(&causes), counted(10));
+    assert_eq!(indexes(&causes), counted(11));
     let reasons = [
         Reason::NotAsked,
         Reason::NotReached,
@@ -144,9 +145,9 @@ fn the_indexes_of_variants_are_pinned() {
     let stages: Vec<_> = Stage::ALL.iter().map(|stage| stage.name()).collect();
     assert_eq!(first_and_last(&stages), ("request".into(), "exec".into(), 24));
     let layers: Vec<_> = Layer::ALL.iter().map(|layer| layer.name()).collect();
-    assert_eq!(first_and_last(&layers), ("user_namespace".into(), "cpu_limit".into(), 22));
+    assert_eq!(first_and_last(&layers), ("user_namespace".into(), "socket_memory_limit".into(), 23));
     assert_eq!(indexes(Stage::ALL), counted(24));
-    assert_eq!(indexes(Layer::ALL), counted(22));
+    assert_eq!(indexes(Layer::ALL), counted(23));
     assert_eq!(indexes(&[Access::ReadOnly, Access::ReadWrite]), counted(2));
     assert_eq!(indexes(&[End::Exited { status: 0 }, End::Signalled { signal: 0 }]), counted(2));
     assert_eq!(indexes(&[Figure::Measured(0), Figure::Sampled(0), Figure::Unavailable(Reason::NotAsked)]), counted(3));
@@ -366,7 +367,7 @@ fn a_receipt_reads_by_name_in_json_and_comes_back() {
     let cases: [(fn(&mut serde_json::Value), &str); 4] = [
         (|it| it["policy_digest"] = "bb".into(),                                     "64 hexadecimal digits"),
         (|it| it["policy_digest"] = "g".repeat(64).into(),                           "64 hexadecimal digits"),
-        (|it| { it["layers"].as_object_mut().unwrap().remove("seccomp"); },          "a map of 22 names"),
+        (|it| { it["layers"].as_object_mut().unwrap().remove("seccomp"); },          "a map of 23 names"),
         (|it| it["layers"]["moat"] = "active".into(),                                "unknown variant `moat`"),
     ];
     for (change, sentence) in cases {

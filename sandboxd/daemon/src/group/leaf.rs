@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tack_sandbox_protocol::{Figure, Layer, LayerState, Layers, Reason, RunLimits};
+use tack_sandbox_protocol::{Cause, Figure, Layer, LayerState, Layers, Reason, RunLimits};
 
 use crate::group::hierarchy::{Controller, Hierarchies, Place, Version};
 use crate::sys::process::{errno_of, pid_namespace};
@@ -25,6 +25,7 @@ pub(crate) struct Groups {
     /// Everything that was made, to be removed.
     made: Vec<Leaf>,
     swap: LayerState,
+    sockets: LayerState,
     /// What the groups had counted when the payload was about to be forked, by [`CpuTime`]'s order.
     cpu_before_ns: [u64; 3],
 }
@@ -44,6 +45,9 @@ struct Leaf {
     lock: Flock<File>,
 }
 
+/// The largest single charge of a process on x86-64.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
 /// One controller's group, or why there is none.
 type Membership = Result<Member, Reason>;
 
@@ -62,6 +66,7 @@ impl Groups {
             cpu: Err(reason),
             made: Vec::new(),
             swap: LayerState::Inactive(reason),
+            sockets: LayerState::Inactive(reason),
             cpu_before_ns: [0; 3],
         }
     }
@@ -103,11 +108,15 @@ impl Groups {
                     // Memory and swap together get the same limit, so there is no swap. Order matters to the kernel:
                     // this limit may not be below the other.
                     self.swap = optional(put(&leaf, "memory.memsw.limit_in_bytes", limits.memory_bytes))?;
+                    // What waits in sockets is counted apart here, that of UDP with that of TCP, whatever the name.
+                    self.sockets = optional(put(&leaf, "memory.kmem.tcp.limit_in_bytes", limits.memory_bytes))?;
                 }
                 (Controller::Memory, Version::Second) => {
                     put(&leaf, "memory.max", limits.memory_bytes)?;
                     put(&leaf, "memory.oom.group", 1)?;
                     self.swap = optional(put(&leaf, "memory.swap.max", 0))?;
+                    // Sockets are charged to the same limit.
+                    self.sockets = LayerState::Active;
                 }
                 // Pid 1 is in the group too.
                 (Controller::Pids, _) => put(&leaf, "pids.max", u64::from(limits.processes) + 1)?,
@@ -128,6 +137,7 @@ impl Groups {
         layers.set(Layer::ProcessLimit, state(&self.pids));
         layers.set(Layer::CpuLimit, state(&self.cpu));
         layers.set(Layer::SwapLimit, self.swap);
+        layers.set(Layer::SocketMemoryLimit, self.sockets);
     }
 
     /// What has been used until now is the launch's, not the payload's.
@@ -164,6 +174,22 @@ impl Groups {
             Version::Second => keyed(member, "memory.events", "oom_kill"),
         });
         figure(count, Figure::Measured)
+    }
+
+    /// The cause of a run of which the kernel has killed a process for memory: its own limit, if that was ever reached,
+    /// else the host's shortage. The kernel counts a process that it killed in its group, whoever was short.
+    pub(crate) fn killed_for_memory(&self) -> Option<Cause> {
+        let killed = self.oom_kills().value().is_some_and(|kills| kills > 0);
+        let reached = |member: &Member| match member.version {
+            // Newer kernels leave its `failcnt` at 0. Charges are of whole batches, up to a huge page.
+            Version::First => {
+                let bytes = |file| number(member, file).unwrap_or(u64::MAX);
+                bytes("memory.max_usage_in_bytes").saturating_add(HUGE_PAGE_BYTES) >= bytes("memory.limit_in_bytes")
+            }
+            // A kernel that does not tell is taken to mean the limit.
+            Version::Second => keyed(member, "memory.events", "oom").map_or(true, |count| count > 0),
+        };
+        killed.then(|| if self.memory.as_ref().is_ok_and(reached) { Cause::OutOfMemory } else { Cause::Killed })
     }
 
     /// Most memory at one time, in bytes. The kernel charges in batches of pages, so it is near, not exact.
@@ -304,7 +330,7 @@ fn put(leaf: &Path, file: &str, value: u64) -> io::Result<()> {
     fs::write(leaf.join(file), value.to_string())
 }
 
-/// A kernel without swap accounting has no such file.
+/// A kernel without accounting of swap, or of sockets, has no such file.
 fn optional(put: io::Result<()>) -> io::Result<LayerState> {
     match put {
         Ok(()) => Ok(LayerState::Active),

@@ -132,7 +132,9 @@ fn make_dev(root: &OwnedFd, plan: &Plan) -> nix::Result<()> {
         mkdirat(&dev, name, readable())?;
     }
     let plain = Attributes::NOSUID.and(Attributes::NOEXEC);
-    let pts_options = [(c"newinstance", None), (c"ptmxmode", Some(c"0666")), (c"mode", Some(c"0620"))];
+    // The host has one number of pseudo-terminals for all instances (kernel.pty.max, 4,096 by default).
+    let pts_options =
+        [(c"newinstance", None), (c"ptmxmode", Some(c"0666")), (c"mode", Some(c"0620")), (c"max", Some(c"64"))];
     move_mount(new_filesystem(c"devpts", &pts_options, plain)?, &dev, c"pts")?;
     move_mount(bounded_tmpfs(plan)?, &dev, c"shm")?;
     for (path, target) in policy::root::LINKS {

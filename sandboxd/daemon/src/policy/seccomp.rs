@@ -69,8 +69,6 @@ pub(crate) const ALLOWED: &[Calls] = calls! {
         SYS_ppoll SYS_pselect6 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_signalfd4
         SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime SYS_inotify_init1 SYS_inotify_add_watch
         SYS_inotify_rm_watch;
-    "asynchronous file reads of the old kind, which make no sockets":
-        SYS_io_setup SYS_io_destroy SYS_io_submit SYS_io_cancel SYS_io_getevents;
     "memory":
         SYS_brk SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_madvise SYS_process_madvise SYS_mincore SYS_mlock
         SYS_mlock2 SYS_munlock SYS_mlockall SYS_munlockall SYS_remap_file_pages SYS_membarrier SYS_pkey_alloc
@@ -88,7 +86,7 @@ pub(crate) const ALLOWED: &[Calls] = calls! {
         SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_gettimeofday SYS_nanosleep SYS_getitimer
         SYS_setitimer SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun SYS_timer_delete
         SYS_times;
-    "scheduling of one's own: without capabilities it only yields":
+    "scheduling of one's own, which without capabilities only yields: the conditions keep pid 1's":
         SYS_sched_yield SYS_sched_getaffinity SYS_sched_setaffinity SYS_sched_getparam SYS_sched_setparam
         SYS_sched_getscheduler SYS_sched_setscheduler SYS_sched_getattr SYS_sched_setattr SYS_sched_get_priority_max
         SYS_sched_get_priority_min SYS_sched_rr_get_interval SYS_getpriority SYS_setpriority SYS_ioprio_get
@@ -97,7 +95,7 @@ pub(crate) const ALLOWED: &[Calls] = calls! {
         SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_setuid SYS_setgid
         SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setfsuid SYS_setfsgid SYS_setgroups SYS_capget
         SYS_capset;
-    "limits of one's own: they only sink":
+    "limits of one's own, which only sink: the conditions keep pid 1's":
         SYS_prlimit64 SYS_getrlimit SYS_setrlimit SYS_getrusage;
     "what machine this is":
         SYS_uname SYS_sysinfo SYS_getrandom;
@@ -142,6 +140,8 @@ pub(crate) const DENIED: &[Calls] = calls! {
         SYS_unshare SYS_setns;
     "io_uring makes sockets and opens files past a filter of system calls":
         SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register;
+    "asynchronous reads of the old kind take from a number that the whole host shares (fs.aio-max-nr)":
+        SYS_io_setup SYS_io_destroy SYS_io_submit SYS_io_cancel SYS_io_getevents;
     "userfaultfd stops kernel threads at a chosen moment, which exploits are made of":
         SYS_userfaultfd;
     "programs inside the kernel, and its counters":
@@ -202,6 +202,32 @@ pub(crate) const REFUSED: &[Refused] = &[
         reason: "a crash must start no program of the host's",
         calls: names![SYS_setrlimit],
         when: &[When::Is(0, libc::RLIMIT_CORE)],
+    },
+    // Pid 1 has the payload's uid, so the kernel alone would let the payload starve it or end it by a limit.
+    Refused {
+        reason: "pid 1's limits are the sandbox's",
+        calls: names![SYS_prlimit64],
+        when: &[When::Is(0, 1), When::Given(2)],
+    },
+    Refused {
+        reason: "pid 1's share of the processor is the sandbox's",
+        calls: names![SYS_sched_setaffinity SYS_sched_setparam SYS_sched_setscheduler SYS_sched_setattr],
+        when: &[When::Is(0, 1)],
+    },
+    Refused {
+        reason: "pid 1's share of the processor and of disks is the sandbox's",
+        calls: names![SYS_setpriority SYS_ioprio_set],
+        when: &[When::Is(1, 1)],
+    },
+    Refused {
+        reason: "all processes of a user (PRIO_USER): pid 1 is among them",
+        calls: names![SYS_setpriority],
+        when: &[When::Is(0, 2)],
+    },
+    Refused {
+        reason: "all processes of a user (IOPRIO_WHO_USER): pid 1 is among them",
+        calls: names![SYS_ioprio_set],
+        when: &[When::Is(0, 3)],
     },
     // In a writable mount the payload's files belong to the directory's owner outside, who may be root.
     Refused { reason: "a set-ID file would outlive the run", calls: names![SYS_fchmod], when: &[When::Has(1, SET_ID)] },

@@ -252,8 +252,8 @@ impl Watch {
     }
 
     fn check_limits(&mut self, groups: &Groups) {
-        if groups.oom_kills().value().is_some_and(|kills| kills > 0) {
-            self.end(Cause::OutOfMemory);
+        if let Some(cause) = groups.killed_for_memory() {
+            self.end(cause);
         } else if self.executed.is_some()
             && groups.cpu_us(CpuTime::Total).value().is_some_and(|us| us > self.limits.cpu_us)
         {
@@ -389,13 +389,13 @@ impl Watch {
     fn final_cause(&self, groups: &Groups) -> Cause {
         // The kernel may have killed between the last look and the end: a run that lost a process to the memory limit
         // has that cause, whatever its payload made of it.
-        let out_of_memory = groups.oom_kills().value().is_some_and(|kills| kills > 0);
-        match (self.cause, self.executed, self.status) {
+        match (self.cause.or_else(|| groups.killed_for_memory()), self.executed, self.status) {
             (Some(cause), ..) => cause,
-            _ if out_of_memory => Cause::OutOfMemory,
             (None, None, _) => Cause::SetUp(failure(self.next_stage(), Errno::ECHILD)),
             (None, Some(_), Some(status)) if libc::WIFEXITED(status) => Cause::Exited,
-            (None, Some(_), _) => Cause::Signalled,
+            (None, Some(_), Some(_)) => Cause::Signalled,
+            // Nothing inside can end pid 1, and it would have told of the payload's end.
+            (None, Some(_), None) => Cause::Killed,
         }
     }
 
