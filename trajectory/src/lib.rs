@@ -22,11 +22,11 @@
 //! | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 //! | SWE-agent 0.x `.traj` | `trajectory`, `state` a string | 1 | first user message of `history` | – | `info.submission` | `action`, `observation` | – | – | counted later | – | – |
 //! | SWE-agent 1.x `.traj` | `trajectory`, `replay_config` or `state` an object | 1 | `problem_statement.text`, else as 0.x | `env.repo.base_commit` | `info.submission`, `state.diff` | the same | – | – | counted later | – | – |
-//! | mini-swe-agent, bare list | a list with `role`, `content` | 1 | second message | – | last message | fenced block, user message | `<returncode>` | – | counted later | – | – |
+//! | mini-swe-agent, bare list | a list with `role`, `content`, and a prompt that says how to hand in | 1 | second message | – | last message | fenced block, user message | `<returncode>` | – | counted later | – | – |
 //! | mini-swe-agent-1 | `trajectory_format` | 1 | second message, by its template | – | `info.submission`, whole diffs | the same | `<returncode>` | `step_limit` | `usage` | `usage.cost`, `extra.cost` | – |
 //! | mini-swe-agent-1.1 | `trajectory_format` | 1 | first user message, by its template | – | `info.submission`, whole diffs | `actions`, `raw_output` | `returncode` | `step_limit`, text-based models | `usage` | `extra.cost` | `timestamp` |
-//! | OpenHands `output.jsonl` (V0) | rows with `history` | many | `instance.problem_statement`, else `instruction` | `instance.base_commit` | `test_result.git_patch`, whole diffs | events by `cause` | `exit_code` | `max_iterations` | `usage` of each reply | – | `timestamp` |
-//! | OpenHands SDK events (V1) | rows with `kind` | 1 | first user message | – | whole diffs alone | events by `action_id` | `exit_code` | – | running sums | running sums | `timestamp` |
+//! | OpenHands `output.jsonl` (V0) | rows with `history`, events with `action` or `observation` | many | `instance.problem_statement`, else `instruction` | `instance.base_commit` | `test_result.git_patch`, whole diffs | events by `cause` | `exit_code` | `max_iterations` | `usage` of each reply | – | `timestamp` |
+//! | OpenHands SDK events (V1) | rows with `source` and a known `kind` | 1 | first user message | – | whole diffs alone | events by `action_id` | `exit_code` | – | running sums | running sums | `timestamp` |
 //! | ATIF 1.0 to 1.8 | `schema_version`, `steps` | 1 | first user step | – | whole diffs alone | results by `source_call_id` | – | – | `metrics` | `metrics` | `timestamp` |
 //! | Trae patch selection | `patches`, `issue` | many | `issue` | – | `patches[n]` | – | – | – | – | – | – |
 //! | SWE-bench predictions | `model_patch` | many | from the caller | – | `model_patch` | – | – | – | – | – | – |
@@ -34,7 +34,8 @@
 //!
 //! A dash is a stated loss: the [`Gap`]s of a [`Read`] name it. Each reader's module has the whole table of its format.
 //! A harness report, a list of tasks, a menu and Harbor's result of a trial hold no state: [`Problem::NoState`].
-//! A format in a version without a reader is [`Problem::UnknownVersion`]: no version is guessed.
+//! A format in a version without a reader, or in none that the file shows, is [`Problem::UnknownVersion`]: no version
+//! is guessed.
 //!
 //! # Budget
 //!

@@ -68,8 +68,9 @@ pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
     recording.instance = root.text_at(&["instance_id"])?.or((!stem.is_empty()).then_some(stem)).map(str::to_owned);
     let messages: Vec<_> = root.required("messages", "an array of messages")?.items()?.collect();
     let template = root.text_at(&["info", "config", "agent", "instance_template"])?;
-    let fence = match root.text_at(&["info", "config", "agent", "action_regex"])? {
-        Some(regex) => fence_in(regex),
+    let fence = match root.walk(&["info", "config", "agent", "action_regex"])? {
+        Some(regex) => fence_in(regex.text()?)
+            .ok_or_else(|| regex.out_of_range("a pattern for a block of ```bash or of ```mswea_bash_command"))?,
         None => fence_of(&messages)?,
     };
     let last_output = read_messages(&mut recording, &messages, template, fence)?;
@@ -87,11 +88,16 @@ pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
     Ok(recording)
 }
 
-/// Reads a bare list of messages.
+/// Reads a bare list of messages. It states no format, and every chat is such a list, so it is told by its prompt:
+/// the agent ends at an output that begins with the handing-in line, so each of its prompts says it.
 pub(crate) fn read_bare(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
     let mut recording = Recording::new(Format::MiniMessages, Rows::SINGLE);
     recording.instance = (!stem.is_empty()).then(|| stem.to_owned());
     let messages: Vec<_> = root.items()?.collect();
+    if !says_how_to_hand_in(&messages)? {
+        let found = "messages of a chat, in whose prompt mini-swe-agent's line for handing in is missing".to_owned();
+        return Err(Problem::UnknownFormat { found });
+    }
     let last_output = read_messages(&mut recording, &messages, None, fence_of(&messages)?)?;
     take_submission(&mut recording, None, last_output);
     recording.gap(About::Base, Cause::Format, "the format has no base commit");
@@ -100,6 +106,20 @@ pub(crate) fn read_bare(root: At<'_, '_>, stem: &str) -> Result<Recording, Probl
     recording.gap(About::Cost, Cause::Format, "the format has no cost");
     recording.gap(About::Time, Cause::Format, "the format has no times");
     Ok(recording)
+}
+
+/// Whether a message before the first reply says the line by which the agent hands in.
+fn says_how_to_hand_in(messages: &[At<'_, '_>]) -> Result<bool, Problem> {
+    for message in messages {
+        if message.text_at(&["role"])? == Some("assistant") {
+            return Ok(false);
+        }
+        let prompt = content_text(*message, "content")?;
+        if HANDING_IN.iter().any(|line| prompt.contains(line)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What the recorder wrote about the whole run.
@@ -235,18 +255,19 @@ pub(crate) fn reply(message: At<'_, '_>, content: String) -> Result<Reply, Probl
 /// The fences of the agent's two patterns.
 const FENCES: [&str; 2] = ["```mswea_bash_command", "```bash"];
 
-/// The fence that a pattern asks for.
-fn fence_in(text: &str) -> &'static str {
-    FENCES.into_iter().find(|fence| text.contains(fence)).unwrap_or("```bash")
+/// The fence that a pattern or a prompt asks for.
+fn fence_in(text: &str) -> Option<&'static str> {
+    FENCES.into_iter().find(|fence| text.contains(fence))
 }
 
-/// The fence that the prompt asks for, where no pattern is recorded.
+/// The fence that the prompt asks for, where no pattern is recorded. The plain one was the agent's only one until the
+/// pattern could be configured, and was then recorded.
 fn fence_of(messages: &[At<'_, '_>]) -> Result<&'static str, Problem> {
     let mut prompt = String::new();
     for message in messages.iter().take(2) {
         prompt.push_str(&content_text(*message, "content")?);
     }
-    Ok(fence_in(&prompt))
+    Ok(fence_in(&prompt).unwrap_or(FENCES[1]))
 }
 
 /// The one fenced block of a reply: its action. With none or several the agent answers with a format error.
@@ -324,9 +345,9 @@ mod tests {
 
     #[test]
     fn the_fence_is_the_prompts() {
-        assert_eq!(fence_in(r"```mswea_bash_command\s*\n(.*?)\n```"), FENCES[0]);
-        assert_eq!(fence_in(r"```bash\s*\n(.*?)\n```"), FENCES[1]);
-        assert_eq!(fence_in("no fence"), FENCES[1]);
+        assert_eq!(fence_in(r"```mswea_bash_command\s*\n(.*?)\n```"), Some(FENCES[0]));
+        assert_eq!(fence_in(r"```bash\s*\n(.*?)\n```"), Some(FENCES[1]));
+        assert_eq!(fence_in("no fence"), None);
     }
 
     #[test]

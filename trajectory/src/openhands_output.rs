@@ -77,6 +77,9 @@ pub(crate) fn read(rows: &[Node<'_>], options: &Options<'_>) -> Result<Recording
     for event in row.items_at("history")? {
         events.read(event)?;
     }
+    if !events.is_v0 {
+        return unknown_version("(none: no event tells it)");
+    }
     recording.submission = row.bytes_at(&["test_result", "git_patch"])?;
     recording.call_limit = row.count_at(&["metadata", "max_iterations"])?;
     find_issue(&mut recording, row)?;
@@ -123,6 +126,8 @@ struct Events<'r, 'n> {
     calls: HashMap<u64, (usize, Call<'n>)>,
     last_reply_id: Option<&'n str>,
     may_move_head: bool,
+    /// Whether an event was there that only V0 writes.
+    is_v0: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -133,20 +138,18 @@ struct Call<'n> {
 
 impl<'r, 'n> Events<'r, 'n> {
     fn new(recording: &'r mut Recording) -> Self {
-        Self { recording, calls: HashMap::new(), last_reply_id: None, may_move_head: false }
+        Self { recording, calls: HashMap::new(), last_reply_id: None, may_move_head: false, is_v0: false }
     }
 
     fn read(&mut self, event: At<'n, 'n>) -> Result<(), Problem> {
         if event.node.has("kind") {
-            return Err(Problem::UnknownVersion {
-                format: "OpenHands output.jsonl",
-                found: "events of V1 (they have a `kind`)".to_owned(),
-                known: "V0 (events with `action` or `observation`)",
-            });
+            return unknown_version("events of V1 (they have a `kind`)");
         }
         let time_us = event.text_at(&["timestamp"])?.and_then(micros);
         self.recording.started_us = self.recording.started_us.or(time_us);
-        match (event.text_at(&["action"])?, event.text_at(&["observation"])?) {
+        let (action, observation) = (event.text_at(&["action"])?, event.text_at(&["observation"])?);
+        self.is_v0 |= action.is_some() || observation.is_some();
+        match (action, observation) {
             (Some(action), _) => self.action(event, action, time_us),
             (None, Some(observation)) => self.observation(event, observation, time_us),
             // An event of neither kind is one of the recorder's own.
@@ -273,6 +276,11 @@ impl Call<'_> {
         let command = self.args.map(|args| args.text_at(&["command"])).transpose()?.flatten();
         Ok(reason::of_tool(self.action, command))
     }
+}
+
+fn unknown_version<T>(found: &str) -> Result<T, Problem> {
+    let known = "V0 (events with `action` or `observation`)";
+    Err(Problem::UnknownVersion { format: "OpenHands output.jsonl", found: found.to_owned(), known })
 }
 
 fn check_version(event: At<'_, '_>) -> Result<(), Problem> {

@@ -2,7 +2,7 @@
 //!
 //! | | 0.x | 1.x |
 //! | --- | --- | --- |
-//! | told by | `trajectory[].state` is a JSON string | `replay_config`, or `state` is an object |
+//! | told by | `trajectory[].state` is a JSON string | `replay_config`, or `state` is an object; else `info.swe_agent_version` |
 //! | instance | the file's name | `replay_config.problem_statement.id`, else the file's name |
 //! | issue | first user message of `history` that is no demonstration, between `ISSUE:` and `INSTRUCTIONS:` | `replay_config.problem_statement.text`, else as 0.x by `templates.instance_template` |
 //! | base | lost | `replay_config.env.repo.base_commit`, where it is a commit |
@@ -13,7 +13,8 @@
 //! | exit status, time | lost (in the text) | lost; `execution_time` is the tools' alone |
 //!
 //! A step is an entry of `trajectory`. The last one submits if its action is `submit` or one of the harness's own
-//! (`exit_cost`, `exit_context`, ...). Of several `attempts` the one that the recorder put on top is read.
+//! (`exit_cost`, `exit_context`, ...). Of several `attempts` the one that the recorder put on top is read, at its end
+//! alone: which one that is was decided after the last of them.
 
 use crate::Rows;
 use crate::error::Problem;
@@ -69,28 +70,44 @@ pub(crate) fn read(root: At<'_, '_>, stem: &str) -> Result<Recording, Problem> {
         cost_usd: root.number_at(&["info", "model_stats", "instance_cost"])?,
     }
     .without_empty_figures();
-    state_losses(&mut recording, root);
+    recording.chosen_afterwards = root.field("attempts")?.is_some();
+    state_losses(&mut recording);
     Ok(recording)
 }
 
+/// The version that the file's shape shows, which must be the one that it states, where it states one.
 fn version(root: At<'_, '_>, config: Option<At<'_, '_>>, entries: At<'_, '_>) -> Result<Format, Problem> {
-    if let Some(stated) = root.text_at(&["info", "swe_agent_version"])?
-        && !stated.starts_with("0.")
-        && !stated.starts_with("1.")
-    {
-        return Err(Problem::UnknownVersion { format: "SWE-agent", found: stated.to_owned(), known: "0.x, 1.x" });
+    const KNOWN: &str = "0.x (`state` is a text), 1.x (`state` is an object, or `replay_config` stands)";
+    let unknown =
+        |found: &str| Err(Problem::UnknownVersion { format: "SWE-agent", found: found.to_owned(), known: KNOWN });
+    let mut shown = config.map(|_| Format::SweAgent1);
+    for entry in entries.items()? {
+        let Some(state) = entry.field("state")? else { continue };
+        let of_state = match state.node {
+            Node::Text(_) => Format::SweAgent0,
+            Node::Object(_) => Format::SweAgent1,
+            _ => return Err(state.wrong("a JSON string (0.x) or an object (1.x)")),
+        };
+        match shown {
+            None => shown = Some(of_state),
+            Some(Format::SweAgent0) if of_state == Format::SweAgent1 => return Err(state.wrong("a JSON string (0.x)")),
+            Some(Format::SweAgent1) if of_state == Format::SweAgent0 => return Err(state.wrong("an object (1.x)")),
+            Some(_) => {}
+        }
     }
-    if config.is_some() {
-        return Ok(Format::SweAgent1);
-    }
-    let Some(first) = entries.items()?.next() else {
-        return Ok(Format::SweAgent0);
+    let stated = root.text_at(&["info", "swe_agent_version"])?;
+    let of_stated = match stated {
+        Some(version) if version.starts_with("0.") => Some(Format::SweAgent0),
+        Some(version) if version.starts_with("1.") => Some(Format::SweAgent1),
+        Some(version) => return unknown(version),
+        None => None,
     };
-    match first.field("state")? {
-        Some(state) if matches!(state.node, Node::Object(_)) => Ok(Format::SweAgent1),
-        Some(state) if matches!(state.node, Node::Text(_)) => Ok(Format::SweAgent0),
-        Some(state) => Err(state.wrong("a JSON string (0.x) or an object (1.x)")),
-        None => Ok(Format::SweAgent0),
+    match (shown, of_stated) {
+        (Some(shown), Some(of_stated)) if shown != of_stated => {
+            unknown(&format!("{}, in the shape of {shown}", stated.unwrap_or_default()))
+        }
+        (Some(format), _) | (None, Some(format)) => Ok(format),
+        (None, None) => unknown("(none)"),
     }
 }
 
@@ -146,7 +163,7 @@ fn find_issue(recording: &mut Recording, root: At<'_, '_>, config: Option<At<'_,
     Ok(())
 }
 
-fn state_losses(recording: &mut Recording, root: At<'_, '_>) {
+fn state_losses(recording: &mut Recording) {
     recording.gap(About::ExitStatus, Cause::Format, "the format has no exit status of a command");
     recording.gap(About::Budget, Cause::Format, "limits are in money, or in calls that are not all recorded");
     recording.gap(About::Tokens, Cause::Format, "tokens are recorded for the whole run, not for a reply");
@@ -156,7 +173,7 @@ fn state_losses(recording: &mut Recording, root: At<'_, '_>) {
         Cause::Format,
         "the format has no time of day; the tools' own times leave the model out",
     );
-    if root.node.has("attempts") {
+    if recording.chosen_afterwards {
         recording.gap(
             About::Selection,
             Cause::Chosen,

@@ -431,6 +431,42 @@ fn an_early_point_without_a_patch_is_an_error() {
 }
 
 #[test]
+fn what_was_chosen_when_all_was_over_is_seen_at_the_end_alone() {
+    let sample = "swe-agent/marshmallow-1867.function_calling.traj";
+    let mut root = load(sample);
+    let before = read(root.to_string().as_bytes(), sample, &Options::default()).unwrap();
+    // The recorder puts the attempt on top that its last reviewer preferred.
+    root["attempts"] = serde_json::json!([{"trajectory": root["trajectory"], "info": {}}, {"trajectory": []}]);
+    let text = root.to_string();
+    let read_at = |at, patch| read(text.as_bytes(), sample, &Options { at, patch, ..Options::default() });
+    assert_eq!(read_at(None, None).unwrap().state, before.state);
+    for step in 0..before.point.points {
+        let problem = read_at(Some(step), Some(&b"given"[..])).unwrap_err().problem;
+        assert!(matches!(problem, Problem::ChosenAfterwards { step: of } if of == step), "{problem}");
+        assert!(problem.to_string().contains("decided after the last one"), "{problem}");
+    }
+}
+
+#[test]
+fn what_the_agent_asked_of_a_tool_is_shown_whatever_it_named_it() {
+    let sample = "harbor-atif/trajectory_fail.json";
+    let mut root = load(sample);
+    let steps = root["steps"].as_array_mut().unwrap();
+    let step = steps.iter_mut().find(|step| step["tool_calls"][0].is_object()).unwrap();
+    step["tool_calls"] = serde_json::json!([{"tool_call_id": "x", "function_name": "close",
+        "arguments": {"resolved": true, "reward": {"test_patch": "asked"}}}]);
+    step["observation"] = serde_json::json!({"results": [{"source_call_id": "x", "content": "ok"}]});
+    // The same keys where a grader writes them.
+    step["extra"] = serde_json::json!({"reward": "secret"});
+    root["reward"] = "secret".into();
+    let state = read(root.to_string().as_bytes(), sample, &Options::default()).unwrap().state;
+    let calls: Vec<_> = state.observations.iter().map(|seen| String::from_utf8_lossy(&seen.call)).collect();
+    let shown = r#"close {"resolved": true, "reward": {"test_patch": "asked"}}"#;
+    assert!(calls.iter().any(|call| call == shown), "{calls:?}");
+    assert!(!state.to_json().contains("secret"));
+}
+
+#[test]
 fn a_patch_that_a_step_recorded_is_used_at_that_step_alone() {
     let sample = "mini-swe-agent/synthetic.v2.traj.json";
     let mut root = load(sample);

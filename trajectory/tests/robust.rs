@@ -7,7 +7,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tack_trajectory::{About, Cause, Format, Options, OwnedState, Problem, Read, read, read_menu};
+use tack_trajectory::{About, Cause, Format, IssueFile, Options, OwnedState, Problem, Read, read, read_menu};
 
 const SMALL: [&str; 8] = [
     "mini-swe-agent/github_issue.v1-messages.traj.json",
@@ -123,8 +123,7 @@ fn a_damaged_file_is_an_error_that_names_the_place() {
         (json!({"schema_version": "ATIF-v2.0", "steps": []}).to_string(), "ATIF says version `ATIF-v2.0`; known are ATIF-v1.0 to ATIF-v1.8"),
         (json!({"schema_version": "ATIF-v1.7", "steps": [{"source": "judge"}]}).to_string(), "`steps[0].source` should be system, user or agent; found `\"judge\"`"),
         (swe(json!([{"action": "ls", "state": 7}])),   "`trajectory[0].state` should be a JSON string (0.x) or an object (1.x); found the number 7"),
-        (swe(json!([{"observation": "x"}])),           "`trajectory[0].action` is missing; expected what the agent typed"),
-        (json!({"trajectory": [], "info": {"swe_agent_version": "2.0.0"}}).to_string(), "SWE-agent says version `2.0.0`; known are 0.x, 1.x"),
+        (swe(json!([{"observation": "x", "state": ""}])), "`trajectory[0].action` is missing; expected what the agent typed"),
         (row(json!([{"kind": "ActionEvent"}])),        "OpenHands output.jsonl says version `events of V1 (they have a `kind`)`; known are V0"),
         (row(json!([[{}, {}]])),                       "`[0].history[0]` should be an object; found an array of 2"),
         (row(json!([{"action": "system", "args": {"openhands_version": "1.2.0"}}])), "OpenHands output.jsonl says version `1.2.0`; known are 0.x"),
@@ -137,6 +136,119 @@ fn a_damaged_file_is_an_error_that_names_the_place() {
             problem.starts_with(expected),
             "{}\n  expected: {expected}\n  found:    {problem}",
             &text[..text.len().min(200)]
+        );
+    }
+}
+
+#[test]
+fn no_format_and_no_version_is_guessed() {
+    let swe = |trajectory: Value, version: Value| json!({"trajectory": trajectory, "info": {"swe_agent_version": version}, "history": []});
+    let with = |mut root: Value, key: &str, value: Value| {
+        root[key] = value;
+        root
+    };
+    let (text, object) = (json!({"action": "ls", "state": "{}"}), json!({"action": "ls", "state": {}}));
+    let neither = json!({"action": "ls"});
+    let none = || Err("SWE-agent says version `(none)`; known are 0.x");
+    let chat = |prompt: &str| {
+        json!([{"role": "system", "content": "s"}, {"role": "user", "content": prompt},
+            {"role": "assistant", "content": "```bash\nls\n```"}])
+    };
+    let mini1 = |regex: Value| json!({"trajectory_format": "mini-swe-agent-1", "messages": [], "info": {"config": {"agent": {"action_regex": regex}}}});
+    let v0 = |history: Value| json!({"instance_id": "a", "instruction": "b", "test_result": {}, "history": history});
+    let not_v0 = || Err("OpenHands output.jsonl says version `(none: no event tells it)`; known are V0");
+    #[rustfmt::skip]
+    let cases: Vec<(Value, Result<Format, &str>)> = vec![
+        (json!({"trajectory": []}),                                   none()),
+        (json!({"trajectory": [{"action": "ls"}]}),                   none()),
+        (swe(json!([neither]), json!(null)),                          none()),
+        (swe(json!([]), json!("0.7.0")),                              Ok(Format::SweAgent0)),
+        (swe(json!([neither]), json!("1.1.0")),                       Ok(Format::SweAgent1)),
+        (swe(json!([neither, text]), json!(null)),                    Ok(Format::SweAgent0)),
+        (swe(json!([text, text]), json!("0.7.0")),                    Ok(Format::SweAgent0)),
+        (swe(json!([object, neither]), json!("1.0.1")),               Ok(Format::SweAgent1)),
+        (with(swe(json!([]), json!(null)), "replay_config", json!({})), Ok(Format::SweAgent1)),
+        (with(swe(json!([]), json!(null)), "replay_config", json!("{}")), Ok(Format::SweAgent1)),
+        (with(swe(json!([]), json!(null)), "replay_config", json!("{")), Err("`replay_config` should be an object, or an object as JSON in a text; found the string")),
+        (swe(json!([]), json!("2.0.0")),                              Err("SWE-agent says version `2.0.0`; known are 0.x")),
+        (swe(json!([text]), json!("1.0.1")),                          Err("SWE-agent says version `1.0.1, in the shape of SWE-agent 0.x`")),
+        (swe(json!([object]), json!("0.6.1")),                        Err("SWE-agent says version `0.6.1, in the shape of SWE-agent 1.x`")),
+        (swe(json!([text, object]), json!(null)),                     Err("`trajectory[1].state` should be a JSON string (0.x); found an object of 0")),
+        (swe(json!([object, text]), json!(null)),                     Err("`trajectory[1].state` should be an object (1.x); found the string \"{}\"")),
+        (chat("Fix it, then say COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"), Ok(Format::MiniMessages)),
+        (chat("Fix it, then say MINI_SWE_AGENT_FINAL_OUTPUT"),        Ok(Format::MiniMessages)),
+        (chat("How do I list files?"),                                Err("not a format that can be read (messages of a chat, in whose prompt mini-swe-agent's line for handing in is missing)")),
+        (mini1(json!(r"```bash\s*\n(.*?)\n```")),                     Ok(Format::Mini1)),
+        (mini1(json!(null)),                                          Ok(Format::Mini1)),
+        (mini1(json!("<bash>(.*?)</bash>")),                          Err("`info.config.agent.action_regex` should be a pattern for a block of ```bash or of ```mswea_bash_command; found")),
+        (json!({"messages": [], "info": {}}),                         Err("mini-swe-agent says version `(none)`; known are mini-swe-agent-1")),
+        (v0(json!([{"source": "user", "action": "message"}])),        Ok(Format::OpenHandsOutput)),
+        (v0(json!([])),                                               not_v0()),
+        (v0(json!([{"id": 1}])),                                      not_v0()),
+        (json!({"kind": "PauseEvent", "source": "user"}),             Ok(Format::OpenHandsSdk)),
+        (json!({"kind": "Event", "source": {"component": "kubelet"}, "metadata": {}}), Err("not a format that can be read (an object with the keys kind, metadata, source)")),
+        (json!({"kind": "MessageEvent"}),                             Err("not a format that can be read (an object with the keys kind)")),
+        (json!({"kind": "MessageEvent", "source": "user"}),           Err("`[0].llm_message` is missing; expected the message")),
+        (json!({"schema_version": null, "steps": []}),                Err("`schema_version` is missing; expected the version of the format")),
+        (json!({"format": "tack-state", "observations": []}),         Err("`version` is missing; expected the version of the format")),
+    ];
+    for (root, expected) in cases {
+        let found = read_text(&root.to_string()).map(|read| read.format).map_err(|problem| problem.to_string());
+        match (&found, expected) {
+            (Err(found), Err(expected)) => assert!(found.starts_with(expected), "{root}\n  {found}\n  {expected}"),
+            (found, expected) => {
+                assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|it| *it), "{root}")
+            }
+        }
+    }
+}
+
+#[test]
+fn an_error_names_the_file_that_is_at_fault_and_is_bounded() {
+    let ids: Vec<_> = (0..5_000).map(|id| json!({"instance_id": format!("i{id}"), "model_patch": ""})).collect();
+    let long = "x".repeat(1 << 20);
+    let preds = lines(&ids);
+    let of = |text: &str, options: &Options<'_>| read(text.as_bytes(), "pre\u{1b}[2Jds.json", options).unwrap_err();
+    let issue = |bytes| Some(IssueFile { name: "tasks.jsonl", bytes });
+    let tasks = lines(&[
+        json!({"instance_id": "a", "problem_statement": "b"}),
+        json!({"instance_id": "c", "problem_statement": "d"}),
+    ]);
+    let (nobody, at) =
+        (Options { instance: Some(&long), ..Options::default() }, Options { at: Some(7), ..Options::default() });
+    #[rustfmt::skip]
+    let cases = [ // error, file, how the sentence begins
+        (of(&preds, &nobody),                                                        "pre\\u{1b}[2Jds.json", "no row for the instance `xxxx"),
+        (of(&preds, &Options { issue: issue(tasks.as_bytes()), ..Options::default() }), "tasks.jsonl", "no row for the instance `i0`; the file has a, c"),
+        (of(&preds, &Options { issue: issue(b"{\"gold_patch\": "), ..Options::default() }), "tasks.jsonl", "line 1, column 16 is not readable JSON"),
+        (of(&preds, &at),                                                            "pre\\u{1b}[2Jds.json", "there is no decision point after step 7"),
+        (of(&json!({&long: 1, "\u{1b}]0;x\u{7}": 2}).to_string(), &Options::default()), "pre\\u{1b}[2Jds.json", "not a format that can be read (an object with the keys \\u{1b}]0;x\\u{7}, xxxx"),
+        (of(&json!({"trajectory_format": &long, "messages": []}).to_string(), &Options::default()), "pre\\u{1b}[2Jds.json", "mini-swe-agent says version `xxxx"),
+        (of(&json!({"format": "tack-state", "version": 1, "observations": [], &long: 1}).to_string(), &Options::default()), "pre\\u{1b}[2Jds.json", "`xxxx"),
+        (of(&json!({"trajectory_format": "mini-swe-agent-1.1", "messages": [{"role": &long}]}).to_string(), &Options::default()), "pre\\u{1b}[2Jds.json", "`messages[0].role` should be system"),
+        (of(&format!("{{\"{long}\": 1, \"{long}\": 2}}"), &Options::default()),         "pre\\u{1b}[2Jds.json", "line 1, column 1048585 is not readable JSON: the key `xxxx"),
+        (of(&format!("{{\"trajectory\": {}}}", "1".repeat(1 << 20)), &Options::default()), "pre\\u{1b}[2Jds.json", "`trajectory` should be an array; found the number 1111"),
+    ];
+    for (error, file, expected) in cases {
+        assert_eq!(error.to_string(), format!("cannot read `{file}`"));
+        let sentence = error.problem.to_string();
+        assert!(sentence.starts_with(expected), "{sentence}\n  {expected}");
+        assert!(sentence.len() < 900 && !sentence.contains(char::is_control), "{} bytes: {sentence}", sentence.len());
+    }
+    let all = of(&preds, &nobody).problem.to_string();
+    assert!(
+        all.ends_with("(1048576 bytes)`; the file has i0, i1, i2, i3, i4, i5, i6, i7, i8, i9 and 4990 more"),
+        "{all}"
+    );
+}
+
+#[test]
+fn several_states_in_one_file_are_named_as_such() {
+    let state = OwnedState::default().to_json();
+    for text in [state.repeat(2), lines(&[serde_json::from_str(&state).unwrap(), json!({"x": 1})])] {
+        assert_eq!(
+            read_text(&text).unwrap_err().to_string(),
+            "more than one state stands in the file; give one state a file"
         );
     }
 }
