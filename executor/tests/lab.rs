@@ -8,11 +8,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 use std::{env, fs};
 
 use tack_core::{AcceptanceLayer, LayerResult, ObservationStatus};
+use tack_executor::evidence::desk::PREFIX;
 use tack_executor::evidence::execution::{Execution, Purpose};
 use tack_executor::evidence::layers::{Evaluation, GradeError, Grader, PathRule};
 use tack_executor::lab::{self, Candidate, LabError, LabReport, Options, Progress};
@@ -23,6 +24,8 @@ use tack_executor::task::{Grading, Suite, SuiteName, Task};
 use tack_sandbox_client::{Client, Helper};
 
 const HELPER: &str = "--sandbox-helper";
+/// With it and a candidate's name, this program is a lab of that candidate.
+const LAB: &str = "--lab";
 /// Enough for an honest run (0.2 s) on a busy machine; hostile runs that are ended by the wall wait it out.
 const SHORT_LIMIT_S: u32 = 3;
 
@@ -31,6 +34,12 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|it| it == HELPER) {
         return tack_sandboxd::once::on_stdin();
     }
+    if let [first, name] = arguments.as_slice()
+        && first == LAB
+    {
+        let report = run(vec![lab::candidate(name).unwrap()], PathRule::Enforced, None);
+        return if report.status() == ObservationStatus::Passed { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     #[rustfmt::skip]
     let tests: &[(&str, fn())] = &[
         ("the_table_is_the_article_s", the_table_is_the_article_s),
@@ -38,6 +47,7 @@ fn main() -> ExitCode {
         ("a_wrong_repair_is_rejected_whatever_else_it_gets_right", a_wrong_repair_is_rejected),
         ("every_hostile_candidate_has_its_exact_end", every_hostile_candidate_has_its_exact_end),
         ("hostile_candidates_end_the_same_with_the_path_rule_off_or_are_caught_deeper", hostile_candidates_with_the_path_rule_off),
+        ("an_attempt_on_the_hidden_suite_has_its_own_end", an_attempt_on_the_hidden_suite_has_its_own_end),
         ("a_denied_write_names_its_errno_in_the_test_that_it_ends", a_denied_write_names_its_errno),
         ("the_base_fails_the_one_test_that_the_issue_is_about", the_base_fails_one_test),
         ("hidden_tests_are_in_no_other_run", hidden_tests_are_in_no_other_run),
@@ -45,6 +55,7 @@ fn main() -> ExitCode {
         ("without_a_sandbox_there_is_no_answer", without_a_sandbox_there_is_no_answer),
         ("an_interpreter_that_does_not_run_inside_is_the_environment_s_failure", an_interpreter_that_does_not_run_inside),
         ("nothing_is_left_behind", nothing_is_left_behind),
+        ("what_a_killed_lab_leaves_is_gone_after_the_next", a_killed_lab_leaves_nothing_for_long),
     ];
     if arguments.iter().any(|it| it == "--list") {
         for (name, _) in tests {
@@ -198,9 +209,8 @@ fn a_wrong_repair_is_rejected() {
         ("never",      "0",                                                     "`test_contract.WorkerContract.test_a_job_that_says_nothing_gets_the_default` failed: AssertionError: 0 != 3"),
         ("no default", "normalize_attempts(job[\"attempts\"])",                 "`test_contract.WorkerContract.test_a_job_that_says_nothing_gets_the_default` errored: KeyError: 'attempts'"),
     ];
-    let patched = |(name, value, _): &(&str, &str, &str)| {
-        custom(name, &fix.replace(right, &format!("+    return {value}\n")))
-    };
+    let patched =
+        |(name, value, _): &(&str, &str, &str)| custom(name, &fix.replace(right, &format!("+    return {value}\n")));
     let report = run(cases.iter().map(patched).collect(), PathRule::Enforced, None);
     for (it, (name, _, reason)) in report.candidates.iter().zip(cases) {
         let hidden = it.evaluation.layer(AcceptanceLayer::Hidden).unwrap();
@@ -240,6 +250,25 @@ fn every_hostile_candidate_has_its_exact_end() {
     assert_eq!((written.path.as_str(), written.errno.as_deref()), ("/workspace/ci/pipeline.yml", Some("EROFS")));
     let exits = execution(evaluation("exits_during_import"), &VISIBLE);
     assert_eq!((exits.cause, exits.exit_status), ("exited", Some(0)));
+}
+
+fn an_attempt_on_the_hidden_suite_has_its_own_end() {
+    let deletes = String::from_utf8(lab::candidate("deletes_hidden_tests").unwrap().patch).unwrap();
+    let deed = "+for _suite in pathlib.Path(\"/hidden\").glob(\"test_*.py\"):\n+    _suite.unlink()\n";
+    assert!(deletes.contains(deed));
+    #[rustfmt::skip]
+    let cases = [
+        ("from a descriptor", "+import shutil\n+shutil.rmtree(\"/hidden\", True)\n",                          "`/hidden/test_contract.py` (os.remove): EROFS"),
+        ("grown, swallowed",  "+try: open(\"/hidden/test_contract.py\", \"a\")\n+except OSError: pass\n",      "`/hidden/test_contract.py` (open): EROFS"),
+        ("filled",            "+try: pathlib.Path(\"/hidden/x\").mkdir()\n+except OSError: pass\n",            "`/hidden/x` (os.mkdir): EROFS"),
+    ];
+    let candidates = cases.iter().map(|(name, other, _)| custom(name, &deletes.replace(deed, other))).collect();
+    let report = run(candidates, PathRule::Enforced, None);
+    for (it, (name, _, reason)) in report.candidates.iter().zip(cases) {
+        let hidden = it.evaluation.layer(AcceptanceLayer::Hidden).unwrap();
+        let reason = format!("the run tried to change the hidden suite: {reason}");
+        assert_eq!((hidden.result_name(), hidden.reason.as_str()), ("verifier_invalid", reason.as_str()), "{name}");
+    }
 }
 
 fn hostile_candidates_with_the_path_rule_off() {
@@ -303,8 +332,8 @@ fn hidden_tests_are_in_no_other_run() {
     // once for each of a hundred settings.
     assert_eq!(execution(evaluation, &VISIBLE).stdout_bytes, 0);
     let hidden = execution(evaluation, &HIDDEN);
-    let line = "/hidden True True\n/harness True False\n/workspace True False\n".len() as u64;
-    assert_eq!(hidden.stdout_bytes, 103 * line, "the hidden suite alone may be written, and is there");
+    let line = "/hidden True False\n/harness True False\n/workspace True False\n".len() as u64;
+    assert_eq!(hidden.stdout_bytes, 103 * line, "the hidden suite is there, and none may be written");
 }
 
 fn a_patch_that_does_not_fit_is_bad_input() {
@@ -373,16 +402,37 @@ fn an_interpreter_that_does_not_run_inside() {
     assert_eq!(evaluation.layer(AcceptanceLayer::Visible).unwrap().result, LayerResult::NotRun);
 }
 
+/// A lab of its own process, whose temporary directory is `place`.
+fn lab_in(place: &Path, candidate: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([LAB, candidate]).env("TMPDIR", place).stdout(Stdio::null());
+    command
+}
+
 fn nothing_is_left_behind() {
     let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let folders = || {
-        let entries = fs::read_dir(env::temp_dir()).unwrap().map(Result::unwrap);
-        let own = format!("tack-grade-{}-", std::process::id());
-        entries.filter(|it| it.file_name().to_string_lossy().starts_with(&own)).count()
-    };
-    let before = (mounts(), folders());
-    let names = ["deletes_hidden_tests", "repository_fix", "exits_during_import"];
-    run(names.map(|it| lab::candidate(it).unwrap()).into(), PathRule::Enforced, None);
-    assert_eq!((mounts(), folders()), before);
+    let before = mounts();
+    let place = tempfile::tempdir().unwrap();
+    for name in ["deletes_hidden_tests", "repository_fix", "exits_during_import"] {
+        assert!(lab_in(place.path(), name).status().unwrap().success(), "{name}");
+    }
+    assert_eq!((mounts(), fs::read_dir(place.path()).unwrap().count()), (before, 0));
     assert!(!Path::new("/workspace").exists() && !Path::new("/harness").exists() && !Path::new("/hidden").exists());
+}
+
+fn a_killed_lab_leaves_nothing_for_long() {
+    let place = tempfile::tempdir().unwrap();
+    let names = || fs::read_dir(place.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+    let mut lab = lab_in(place.path(), "hangs").spawn().unwrap();
+    let started = Instant::now();
+    while names().is_empty() {
+        assert!(started.elapsed().as_secs() < 60 && lab.try_wait().unwrap().is_none(), "it makes its directory");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    let left = names();
+    assert!(left.len() == 1 && left[0].to_string_lossy().starts_with(PREFIX), "{left:?}");
+    assert!(lab_in(place.path(), "repository_fix").status().unwrap().success());
+    assert_eq!(names(), Vec::<std::ffi::OsString>::new());
 }

@@ -9,7 +9,7 @@ use tack_sandbox_client::{Client, ClientError, Finished, Run};
 
 use crate::restore::tree::{Difference, Tree, TreePath};
 use crate::runner::report::{Report, TestResult, WriteAttempt};
-use crate::runner::unittest::{Ending, Verdict};
+use crate::runner::unittest::{Ending, HIDDEN, Verdict};
 use crate::task::{SuiteName, digest};
 
 /// What an execution is for.
@@ -97,7 +97,8 @@ pub struct Witness<'a> {
 impl Execution {
     /// Runs `run` in a fresh sandbox, looks after each witness, and asks `judge` for the verdict.
     ///
-    /// A witness that changed outranks whatever the run says of itself: it was looked at from outside.
+    /// A witness that changed outranks whatever the run says of itself: it was looked at from outside. Next comes an
+    /// attempt on the hidden suite: the verifier is what it was aimed at.
     ///
     /// # Errors
     /// [`ClientError`] where there is no receipt at all.
@@ -110,13 +111,16 @@ impl Execution {
     ) -> Result<Self, ClientError> {
         let finished = client.run(run)?;
         let report = Report::parse(&finished.report.head);
+        let writes = attempts(&report);
+        let seen = run.mounts.iter().any(|it| it.target == Path::new(HIDDEN));
         let ending = Ending::of(&finished.receipt, finished.report.bytes_dropped());
         let stderr = if finished.stderr.tail.is_empty() { &finished.stderr.head } else { &finished.stderr.tail };
         let verdict = witnesses
             .iter()
             .find_map(|it| it.tree.difference(it.directory).map(|found| it.verdict(&found)))
+            .or_else(|| writes.iter().find_map(on_the_hidden_suite).filter(|_| seen))
             .unwrap_or_else(|| judge(ending, &report, stderr));
-        let mut execution = Self::record(purpose, verdict, &finished, report);
+        let mut execution = Self::record(purpose, verdict, &finished, report.tests, writes);
         // Every fork past the limit was refused: that, and not the waiting, is what such a run was about.
         if execution.processes_peak.is_some_and(|peak| peak >= u64::from(run.limits.processes)) {
             execution.reason = format!("{}, at the limit of {} processes", execution.reason, run.limits.processes);
@@ -124,20 +128,15 @@ impl Execution {
         Ok(execution)
     }
 
-    fn record(purpose: Purpose, verdict: Verdict, finished: &Finished, report: Report) -> Self {
+    fn record(
+        purpose: Purpose,
+        verdict: Verdict,
+        finished: &Finished,
+        tests: Vec<TestResult>,
+        writes: Vec<WriteAttempt>,
+    ) -> Self {
         let receipt = &finished.receipt;
         let bytes = |stream| receipt.stream(stream).bytes_total;
-        // An error that the product swallows is seen by the audit hook alone; one that it lets through, by both.
-        let mut writes = report.writes;
-        for test in &report.tests {
-            for (errno, path) in test.os_errors.iter().filter(|(errno, _)| errno == "EROFS") {
-                let seen = writes.iter().any(|it| it.path == *path);
-                if !seen {
-                    let operation = test.id.clone();
-                    writes.push(WriteAttempt { operation, path: path.clone(), errno: Some(errno.clone()) });
-                }
-            }
-        }
         Self {
             purpose,
             status: verdict.status,
@@ -155,7 +154,7 @@ impl Execution {
             report_bytes: bytes(Stream::Report),
             sandbox_policy: Digest(receipt.policy_digest),
             inactive_layers: receipt.layers.inactive().map(|(layer, reason)| format!("{layer}: {reason}")).collect(),
-            tests: report.tests,
+            tests,
             writes,
         }
     }
@@ -165,6 +164,31 @@ impl Execution {
     pub fn digest(&self) -> Digest {
         digest(self)
     }
+}
+
+/// Attempts to write outside the private directories.
+///
+/// An error that the product swallows is seen by the audit hook alone; one that it lets through, by both.
+fn attempts(report: &Report) -> Vec<WriteAttempt> {
+    let mut writes = report.writes.clone();
+    for test in &report.tests {
+        for (errno, path) in test.os_errors.iter().filter(|(errno, _)| errno == "EROFS") {
+            if !writes.iter().any(|it| it.path == *path) {
+                let operation = test.id.clone();
+                writes.push(WriteAttempt { operation, path: path.clone(), errno: Some(errno.clone()) });
+            }
+        }
+    }
+    writes
+}
+
+fn on_the_hidden_suite(attempt: &WriteAttempt) -> Option<Verdict> {
+    Path::new(&attempt.path).starts_with(HIDDEN).then(|| {
+        let end = attempt.errno.as_deref().unwrap_or("allowed");
+        let reason =
+            format!("the run tried to change the hidden suite: `{}` ({}): {end}", attempt.path, attempt.operation);
+        Verdict::new(ObservationStatus::VerifierInvalid, &reason)
+    })
 }
 
 impl Witness<'_> {

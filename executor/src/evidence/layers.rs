@@ -11,13 +11,13 @@
 //! other layer is run only if the one above it passed; a layer that was not reached did not fail.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tack_core::{Acceptance, AcceptanceLayer, Binding, Digest, LayerResult, ObservationStatus};
 use tack_sandbox_client::{Client, ClientError, RunLimits};
-use tempfile::TempDir;
 
+use crate::evidence::desk::{self, Desk};
 use crate::evidence::execution::{Execution, Purpose, Witness};
 use crate::restore::patch::{Patch, PatchError};
 use crate::restore::tree::{File, Mode, Tree, TreePath, WriteError, sha256};
@@ -66,6 +66,9 @@ pub enum GradeError {
     /// No directory to work in.
     #[error("cannot make a temporary directory")]
     Directory(#[source] io::Error),
+    /// It cannot be removed: what is left of it holds files of this candidate.
+    #[error("cannot remove a temporary directory")]
+    Remove(#[source] io::Error),
     /// The tree cannot be written to it.
     #[error("cannot write the tree")]
     Write(#[source] WriteError),
@@ -122,30 +125,27 @@ impl Evaluation {
     }
 }
 
-/// What is on disk while one candidate is graded; all of it goes with this.
-struct Desk {
-    root: TempDir,
+/// What is on disk while one candidate is graded; no run can write any of it.
+struct Files {
+    desk: Desk,
     harness: Tree,
 }
 
-impl Desk {
+impl Files {
     fn new() -> Result<Self, GradeError> {
-        // The process' id tells its own leftovers from those of others.
-        let prefix = format!("tack-grade-{}-", std::process::id());
-        let root = tempfile::Builder::new().prefix(&prefix).tempdir().map_err(GradeError::Directory)?;
+        let desk = Desk::new(&std::env::temp_dir()).map_err(GradeError::Directory)?;
         let mut harness = Tree::default();
         #[expect(clippy::expect_used, reason = "the constant is one plain name")]
         let name = TreePath::new(HARNESS_FILE).expect("a file name");
         harness.insert(name, File { mode: Mode::Regular, bytes: HARNESS.as_bytes().to_vec() });
-        let desk = Self { root, harness };
-        desk.put("harness", &desk.harness)?;
-        Ok(desk)
+        let files = Self { desk, harness };
+        files.put("harness", &files.harness)?;
+        Ok(files)
     }
 
     /// A directory of this name with this tree in it.
-    fn put(&self, name: &str, tree: &Tree) -> Result<std::path::PathBuf, GradeError> {
-        let directory = self.root.path().join(name);
-        std::fs::create_dir(&directory).map_err(GradeError::Directory)?;
+    fn put(&self, name: &str, tree: &Tree) -> Result<PathBuf, GradeError> {
+        let directory = self.desk.directory(name).map_err(GradeError::Directory)?;
         tree.write(&directory).map_err(GradeError::Write)?;
         Ok(directory)
     }
@@ -160,12 +160,13 @@ impl Grader<'_> {
         let parsed = Patch::parse(patch).map_err(GradeError::Patch)?;
         let tree = parsed.apply(self.base).map_err(GradeError::Patch)?;
         let changed_files: Vec<TreePath> = parsed.paths().cloned().collect();
-        let desk = Desk::new()?;
-        desk.put("candidate", &tree)?;
+        let files = Files::new()?;
+        files.put("candidate", &tree)?;
+        files.put("hidden", self.hidden)?;
 
         let sources: Vec<String> =
             tree.files().map(|(path, _)| path.to_string()).filter(|it| python_file(it)).collect();
-        let compiled = vec![self.compile(&desk, &tree, &sources)?];
+        let compiled = vec![self.compile(&files, &tree, &sources)?];
         done(&compiled[0]);
         let environment = self.environment_digest(compiled[0].sandbox_policy);
         let mut layers = vec![LayerRecord::of(AcceptanceLayer::Compile, compiled)];
@@ -183,12 +184,13 @@ impl Grader<'_> {
             };
             let mut executions = Vec::with_capacity(runs.len());
             for (suite, mutant) in runs {
-                let execution = self.suite(&desk, &tree, suite, mutant)?;
+                let execution = self.suite(&files, &tree, suite, mutant)?;
                 done(&execution);
                 executions.push(execution);
             }
             layers.push(LayerRecord::of(layer, executions));
         }
+        files.desk.clear().map_err(GradeError::Remove)?;
         // Last, since what is written at test time is part of the answer; first, since that is its place.
         layers.insert(0, self.scope(&changed_files, &layers));
 
@@ -203,10 +205,10 @@ impl Grader<'_> {
         Ok(Evaluation { binding, changed_files, accepted: acceptance.accepted(), status: overall(&acceptance), layers })
     }
 
-    fn compile(&self, desk: &Desk, tree: &Tree, sources: &[String]) -> Result<Execution, GradeError> {
-        let (harness, workspace) = (desk.root.path().join("harness"), desk.root.path().join("candidate"));
+    fn compile(&self, files: &Files, tree: &Tree, sources: &[String]) -> Result<Execution, GradeError> {
+        let (harness, workspace) = (files.desk.path().join("harness"), files.desk.path().join("candidate"));
         let run = self.place(&harness, &workspace).compile();
-        let witnesses = Self::read_only(desk, tree, &harness, &workspace);
+        let witnesses = Self::read_only(files, tree, &harness, &workspace);
         Execution::of(self.client, Purpose::Compile, &run, &witnesses, |ending, report, stderr| {
             unittest::judge(ending, report, sources, Owner::Candidate, stderr)
         })
@@ -216,13 +218,12 @@ impl Grader<'_> {
     /// One run of a suite, on the candidate or on a mutant of it, with whatever the run needs made for it alone.
     fn suite(
         &self,
-        desk: &Desk,
+        files: &Files,
         tree: &Tree,
         name: SuiteName,
         mutant: Option<&Mutant>,
     ) -> Result<Execution, GradeError> {
-        let scratch = tempfile::Builder::new().tempdir_in(desk.root.path()).map_err(GradeError::Directory)?;
-        let harness = desk.root.path().join("harness");
+        let (harness, hidden) = (files.desk.path().join("harness"), files.desk.path().join("hidden"));
         let mutated = mutant.map(|it| {
             let mut mutated = tree.clone();
             if let Some(file) = self.base.file(&it.reverts) {
@@ -231,28 +232,17 @@ impl Grader<'_> {
             mutated
         });
         let (tree, workspace) = match &mutated {
-            None => (tree, desk.root.path().join("candidate")),
-            Some(mutated) => {
-                let directory = scratch.path().join("mutant");
-                std::fs::create_dir(&directory).map_err(GradeError::Directory)?;
-                mutated.write(&directory).map_err(GradeError::Write)?;
-                (mutated, directory)
-            }
+            None => (tree, files.desk.path().join("candidate")),
+            Some(mutated) => (mutated, files.put("mutant", mutated)?),
         };
-        let hidden = scratch.path().join("hidden");
         let place = self.place(&harness, &workspace);
-        let mut witnesses = Self::read_only(desk, tree, &harness, &workspace).to_vec();
+        let mut witnesses = Self::read_only(files, tree, &harness, &workspace).to_vec();
         let (run, owner) = match name {
             SuiteName::Visible => (place.suite(self.task.visible.directory.as_str()), Owner::Candidate),
             SuiteName::Hidden => {
-                std::fs::create_dir(&hidden).map_err(GradeError::Directory)?;
-                self.hidden.write(&hidden).map_err(GradeError::Write)?;
-                witnesses.push(Witness {
-                    tree: self.hidden,
-                    directory: &hidden,
-                    changed: ObservationStatus::VerifierInvalid,
-                    name: "the hidden suite",
-                });
+                let changed = ObservationStatus::InfrastructureUnknown;
+                let name = "the read-only hidden suite";
+                witnesses.push(Witness { tree: self.hidden, directory: &hidden, changed, name });
                 (place.hidden_suite(&hidden), Owner::Verifier)
             }
         };
@@ -261,11 +251,16 @@ impl Grader<'_> {
             Some(it) => Purpose::Mutant { reverts: it.reverts.clone(), suite: name },
         };
         let expected = &self.grading.suite(self.task, name).tests;
-        Execution::of(self.client, purpose.clone(), &run, &witnesses, |ending, report, stderr| match mutant {
-            None => unittest::judge(ending, report, expected, owner, stderr),
-            Some(it) => unittest::judge_mutant(ending, report, expected, &it.killed_by, owner, stderr),
-        })
-        .map_err(|source| GradeError::Sandbox { purpose, source })
+        let execution =
+            Execution::of(self.client, purpose.clone(), &run, &witnesses, |ending, report, stderr| match mutant {
+                None => unittest::judge(ending, report, expected, owner, stderr),
+                Some(it) => unittest::judge_mutant(ending, report, expected, &it.killed_by, owner, stderr),
+            })
+            .map_err(|source| GradeError::Sandbox { purpose, source })?;
+        if mutated.is_some() {
+            desk::remove(&workspace).map_err(GradeError::Remove)?;
+        }
+        Ok(execution)
     }
 
     fn place<'a>(&'a self, harness: &'a Path, workspace: &'a Path) -> Place<'a> {
@@ -274,10 +269,10 @@ impl Grader<'_> {
 
     /// The directories that no run can write. That one of them changed means that the sandbox did not hold, or that
     /// somebody outside interfered: either way the environment cannot answer.
-    fn read_only<'a>(desk: &'a Desk, tree: &'a Tree, harness: &'a Path, workspace: &'a Path) -> [Witness<'a>; 2] {
+    fn read_only<'a>(files: &'a Files, tree: &'a Tree, harness: &'a Path, workspace: &'a Path) -> [Witness<'a>; 2] {
         let changed = ObservationStatus::InfrastructureUnknown;
         [
-            Witness { tree: &desk.harness, directory: harness, changed, name: "the test harness" },
+            Witness { tree: &files.harness, directory: harness, changed, name: "the test harness" },
             Witness { tree, directory: workspace, changed, name: "the read-only workspace" },
         ]
     }
@@ -286,7 +281,7 @@ impl Grader<'_> {
     fn scope(&self, changed: &[TreePath], layers: &[LayerRecord]) -> LayerRecord {
         let outside: Vec<&str> =
             changed.iter().filter(|it| !self.task.allowed_paths.contains(it)).map(TreePath::as_str).collect();
-        // A hidden suite that was changed has its own end; that it could be written is not the candidate's doing.
+        // An attempt on the hidden suite has its own end.
         let written = layers.iter().flat_map(|it| &it.executions).flat_map(|execution| {
             let tripped = execution.status == ObservationStatus::VerifierInvalid;
             execution.writes.iter().filter(move |it| !(tripped && Path::new(&it.path).starts_with(HIDDEN)))

@@ -22,11 +22,11 @@ pub const HARNESS_FILE: &str = "unittest_harness.py";
 pub const WORKSPACE: &str = "/workspace";
 /// Where the harness is seen inside. Read-only.
 const HARNESS_DIRECTORY: &str = "/harness";
-/// Where a hidden suite is seen inside, in the runs that need it and in no other.
+/// Where a hidden suite is seen inside, in the runs that need it and in no other. Read-only.
 ///
-/// It is a copy made for that one run, and may be written. A read-only mount would turn its deletion into one more
-/// failing run; so it succeeds, and the caller, who compares the copy afterwards, sees it from outside, where no code
-/// of the candidate can argue. The harness has read the suite before product code runs, so the deed changes nothing.
+/// A copy that may be written would put what a candidate writes on the host's disk, without a bound. So an attempt to
+/// change the suite changes nothing, and the harness has read it before product code runs; the attempt is seen by the
+/// harness's audit hook, and has an end of its own. One that evades the hook achieves no more than the others.
 pub const HIDDEN: &str = "/hidden";
 
 /// Bytes of one stream before the run is ended: far above any honest suite, far below a disk.
@@ -80,11 +80,11 @@ impl Place<'_> {
         self.run(&["suite", WORKSPACE, &format!("{WORKSPACE}/{directory}")])
     }
 
-    /// A run of a hidden suite, of which `copy` is this run's own.
+    /// A run of the hidden suite that `directory` holds.
     #[must_use]
-    pub fn hidden_suite(&self, copy: &Path) -> Run {
+    pub fn hidden_suite(&self, directory: &Path) -> Run {
         let mut run = self.run(&["suite", WORKSPACE, HIDDEN]);
-        run.mounts.push(Mount { source: copy.to_owned(), target: HIDDEN.into(), access: Access::ReadWrite });
+        run.mounts.push(Mount { source: directory.to_owned(), target: HIDDEN.into(), access: Access::ReadOnly });
         run
     }
 

@@ -127,11 +127,16 @@ class WriteWatch:
             paths = arguments[1:2] if event == "os.symlink" else arguments[:count]
         else:
             return
-        for path in paths:
+        # The last arguments of every one but `open`: the directories that relative names are meant in, or -1.
+        bases = [-1] if event == "open" else arguments[-len(paths):]
+        for path, base in zip(paths, bases):
             if isinstance(path, int):
                 continue
+            path = os.fsdecode(path)
+            if isinstance(base, int) and base >= 0:
+                path = os.path.join(os.readlink("/proc/self/fd/%d" % base), path)
             # The directory is resolved and the name is not: a link is what is removed, not what it points to.
-            parent, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+            parent, name = os.path.split(os.path.abspath(path))
             resolved = os.path.join(os.path.realpath(parent), name)
             if event == "open":
                 resolved = os.path.realpath(resolved)

@@ -147,9 +147,7 @@ fn a_run_is_isolated_and_its_repository_is_read_only() {
         assert_eq!(run.argv[1..5], ["-I", "-S", "-B", "/harness/unittest_harness.py"]);
         assert!(run.report);
         assert_eq!((run.limits.wall_us, run.limits.processes), (10_000_000, 64));
-        let writable: Vec<_> =
-            run.mounts.iter().filter(|it| it.access == Access::ReadWrite).map(|it| &it.target).collect();
-        assert_eq!(writable, if hidden { vec![Path::new(HIDDEN)] } else { vec![] });
+        assert!(run.mounts.iter().all(|it| it.access == Access::ReadOnly), "{:?}", run.mounts);
         let named = |target: &str| run.mounts.iter().filter(|it| it.target == Path::new(target)).count();
         assert_eq!((named(WORKSPACE), named("/harness"), named(HIDDEN)), (1, 1, usize::from(hidden)));
     }
