@@ -6,7 +6,7 @@
 //! | menu | whole test names from the front, targeted first | five targeted ones always fit, each to its own bound |
 //! | patch | head and tail, 1 to 1 | first and last files |
 //! | observations | the newest ones, each with head and tail of call and output | see [`window`] |
-//! | budget | all of it | three numbers always fit |
+//! | budget | all of it | three numbers fit, or there is no encoder |
 //!
 //! Every cut shows as a mark with a count. Nothing depends on another field's content: a short field gives nothing
 //! away, so a change in one field leaves the tokens of the fields before it as they are. Text is bounded in bytes
@@ -123,10 +123,14 @@ impl Encoder {
     /// An encoder over version 1 of the shares; `file` is what errors call the tokenizer.
     ///
     /// # Errors
-    /// [`TemplateError`] if the tokenizer cannot write the template within its share.
+    /// [`TemplateError`] if the tokenizer cannot write the template, or every budget, within its share.
     pub fn new(tokenizer: Tokenizer, file: &str) -> Result<Self, TemplateError> {
         let shares = FieldShares::V1;
         let template = Template::new(&tokenizer, &shares, file)?;
+        let (found, share) = (tokens(budget_most(&tokenizer)).0, shares.of(Field::Budget).0);
+        if found > share {
+            return Err(TemplateError::Budget { found, share });
+        }
         Ok(Self { tokenizer, template, shares })
     }
 
@@ -260,16 +264,90 @@ fn write_menu(fitter: &mut Fitter<'_>, menu: &Menu<'_>, most: usize, report: &mu
     }
 }
 
-/// What is left, one figure a line; whole seconds, rounded down. Unknown is not zero.
+/// The figures of a budget with the greatest number of each; of the last in whole seconds.
+const FIGURES: [(&str, u64); 3] =
+    [("output_tokens", u32::MAX as u64), ("tool_calls", u32::MAX as u64), ("repair_s", u64::MAX / MICROS_PER_SECOND)];
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+/// What is left, one figure a line; whole seconds, rounded down.
 fn budget_text(budget: &Remaining) -> String {
     let figures = [
-        ("output_tokens", budget.output_tokens.map(|tokens| u64::from(tokens.0))),
-        ("tool_calls", budget.tool_calls.map(u64::from)),
-        ("repair_s", budget.repair.map(|left| left.0 / 1_000_000)),
+        budget.output_tokens.map(|tokens| u64::from(tokens.0)),
+        budget.tool_calls.map(u64::from),
+        budget.repair.map(|left| left.0 / MICROS_PER_SECOND),
     ];
-    let line = |(name, figure): (&str, Option<u64>)| match figure {
+    FIGURES.iter().zip(figures).map(|((name, _), figure)| budget_line(name, figure)).collect()
+}
+
+/// Unknown is not zero.
+fn budget_line(name: &str, figure: Option<u64>) -> String {
+    match figure {
         Some(figure) => format!("{name} {figure}\n"),
         None => format!("{name} unknown\n"),
+    }
+}
+
+/// Most tokens of a budget: no token spans two lines, and each digit is one of its own, so of all numbers the longest
+/// takes the most.
+fn budget_most(tokenizer: &Tokenizer) -> usize {
+    let most = |(name, greatest)| {
+        [Some(greatest), None].map(|figure| tokenizer.ids(&budget_line(name, figure)).len()).into_iter().max()
     };
-    figures.into_iter().map(line).collect()
+    FIGURES.into_iter().filter_map(most).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mini;
+    use proptest::prelude::*;
+    use serde_json::Value;
+    use tack_core::Micros;
+
+    /// The mini tokenizer, with only those of its merges that write ` unknown` in one token.
+    fn nearly_a_token_a_byte() -> Tokenizer {
+        let mut file: Value = serde_json::from_slice(mini::file("tokenizer.json")).unwrap();
+        let is_kept = |token: &str| "\u{120}unknown".contains(token);
+        let merges = file["model"]["merges"].as_array_mut().unwrap();
+        merges.retain(|merge| is_kept(&[merge[0].as_str().unwrap(), merge[1].as_str().unwrap()].concat()));
+        let vocab = file["model"]["vocab"].as_object_mut().unwrap();
+        vocab.retain(|token, _| token.chars().count() == 1 || is_kept(token));
+        let count = vocab.len();
+        for (number, id) in vocab.values_mut().enumerate() {
+            *id = number.into();
+        }
+        for (number, token) in file["added_tokens"].as_array_mut().unwrap().iter_mut().enumerate() {
+            token["id"] = (count + number).into();
+        }
+        Tokenizer::from_bytes(file.to_string().as_bytes(), "t.json").unwrap()
+    }
+
+    #[test]
+    fn a_tokenizer_that_could_cut_a_budget_makes_no_encoder() {
+        let tokenizer = nearly_a_token_a_byte();
+        let greatest = Remaining {
+            output_tokens: Some(Tokens(u32::MAX)),
+            tool_calls: Some(u32::MAX),
+            repair: Some(Micros(u64::MAX)),
+        };
+        let text = budget_text(&greatest);
+        assert_eq!(text, "output_tokens 4294967295\ntool_calls 4294967295\nrepair_s 18446744073709\n");
+        assert_eq!((tokenizer.ids(&text).len(), budget_most(&tokenizer)), (text.len(), text.len()), "a token a byte");
+        let error = Encoder::new(tokenizer, "t.json").unwrap_err();
+        assert_eq!(error.to_string(), "the greatest budget takes 71 tokens; its share is 64");
+    }
+
+    proptest! {
+        #[test]
+        fn no_budget_takes_more_than_the_greatest(
+            output_tokens: Option<u32>, tool_calls: Option<u32>, repair: Option<u64>,
+        ) {
+            let budget =
+                Remaining { output_tokens: output_tokens.map(Tokens), tool_calls, repair: repair.map(Micros) };
+            let found = mini::tokenizer().ids(&budget_text(&budget)).len();
+            let most = budget_most(mini::tokenizer());
+            prop_assert!(found <= most && most <= FieldShares::V1.of(Field::Budget).0 as usize, "{found} of {most}");
+        }
+    }
 }

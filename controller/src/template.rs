@@ -79,6 +79,15 @@ pub enum TemplateError {
         /// The share.
         share: u32,
     },
+    /// The tokenizer writes the greatest budget in more tokens than its share. It is never cut: a number without its
+    /// end is another number.
+    #[error("the greatest budget takes {found} tokens; its share is {share}")]
+    Budget {
+        /// Tokens of the greatest budget.
+        found: u32,
+        /// The share.
+        share: u32,
+    },
 }
 
 impl Template {
