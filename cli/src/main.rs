@@ -6,6 +6,7 @@ mod arguments;
 mod commands;
 mod exit;
 mod input;
+#[path = "../../models/mini.rs"]
 mod mini;
 mod terminal;
 

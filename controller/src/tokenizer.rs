@@ -240,7 +240,7 @@ mod tests {
 
     /// The mini tokenizer with one change.
     fn changed(change: impl FnOnce(&mut Value)) -> String {
-        let mut value: Value = serde_json::from_slice(mini::TOKENIZER_JSON).unwrap();
+        let mut value: Value = serde_json::from_slice(mini::file("tokenizer.json")).unwrap();
         change(&mut value);
         refused(&value.to_string())
     }
@@ -263,7 +263,7 @@ mod tests {
     /// Why the crate's own switch is not enough: it leaves added tokens that are not special in place.
     #[test]
     fn the_crates_own_switch_would_let_twelve_tokens_through() {
-        let mut stock = tokenizers::Tokenizer::from_bytes(mini::TOKENIZER_JSON).unwrap();
+        let mut stock = tokenizers::Tokenizer::from_bytes(mini::file("tokenizer.json")).unwrap();
         stock.set_encode_special_tokens(true);
         let tokenizer = tokenizer();
         let through =
@@ -341,7 +341,7 @@ mod tests {
         /// A damaged file is refused or read, and never more than that.
         #[test]
         fn a_damaged_file_never_panics(damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4)) {
-            let mut content = mini::TOKENIZER_JSON.to_vec();
+            let mut content = mini::file("tokenizer.json").to_vec();
             for (at, byte) in damage {
                 let at = at % content.len();
                 content[at] = byte;

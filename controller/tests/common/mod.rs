@@ -8,16 +8,11 @@ use std::sync::OnceLock;
 use tack_controller::{Encoder, Tokenizer};
 use tack_core::{ContextReason, DecisionState, Issue, Menu, Observation, Patch, Remaining};
 
+#[path = "../../../models/mini.rs"]
+mod files;
+
 /// The mini bundle, by file.
-pub(crate) const MINI: [(&str, &[u8]); 7] = [
-    ("config.json", include_bytes!("../../../models/mini/config.json")),
-    ("model.safetensors", include_bytes!("../../../models/mini/model.safetensors")),
-    ("tokenizer.json", include_bytes!("../../../models/mini/tokenizer.json")),
-    ("adapter_config.json", include_bytes!("../../../models/mini/adapter_config.json")),
-    ("adapter_model.safetensors", include_bytes!("../../../models/mini/adapter_model.safetensors")),
-    ("heads.safetensors", include_bytes!("../../../models/mini/heads.safetensors")),
-    ("controller.json", include_bytes!("../../../models/mini/controller.json")),
-];
+pub(crate) use files::FILES as MINI;
 
 /// One of its files.
 pub(crate) fn mini(name: &str) -> &'static [u8] {
