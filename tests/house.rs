@@ -74,8 +74,14 @@ const CORE_LINKS: &[&str] = &[
 /// All that the sandbox protocol links.
 const PROTOCOL_LINKS: &[&str] = &["cobs", "postcard", "serde", "serde_core", "thiserror"];
 
-/// The only folders where `unsafe` may stand.
-const UNSAFE_ROOMS: &[&str] = &["kernels/", "sandboxd/daemon/", "tests/freestanding/"];
+/// The only places where `unsafe` may stand.
+const UNSAFE_PLACES: &[&str] = &[
+    "kernels/src/engine/isa/",
+    "kernels/src/engine/pool.rs",
+    "kernels/src/sys/",
+    "sandboxd/daemon/src/sys/",
+    "tests/freestanding/",
+];
 
 struct Metadata(Value);
 
@@ -150,17 +156,140 @@ fn no_dependency_of_a_guarded_room_is_a_surprise() {
 }
 
 #[test]
-fn unsafe_stands_in_two_rooms_alone() {
+fn unsafe_stands_where_it_is_listed_and_nowhere_else() {
     let root = checkout();
-    let offenders: Vec<_> = sources(&root)
-        .into_iter()
-        .filter(|path| !UNSAFE_ROOMS.iter().any(|room| path.starts_with(room)) && path != Path::new("tests/house.rs"))
-        .filter(|path| {
-            let text = fs::read_to_string(root.join(path)).unwrap();
-            text.contains("unsafe {") || text.contains("unsafe fn") || text.contains("allow(unsafe_code)")
-        })
-        .collect();
-    assert_eq!(offenders, Vec::<PathBuf>::new());
+    let mut unused = BTreeSet::from_iter(UNSAFE_PLACES.iter().copied());
+    let mut offenders = Vec::new();
+    for path in sources(&root) {
+        if !speaks_unsafe(&fs::read_to_string(root.join(&path)).unwrap()) {
+            continue;
+        }
+        match UNSAFE_PLACES.iter().find(|place| path.starts_with(place)) {
+            Some(place) => {
+                unused.remove(place);
+            }
+            None => offenders.push(path),
+        }
+    }
+    assert_eq!(offenders, Vec::<PathBuf>::new(), "`unsafe` stands outside its places");
+    assert!(unused.is_empty(), "no `unsafe` stands in {unused:?}");
+    let map = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    for place in UNSAFE_PLACES {
+        assert!(map.contains(&format!("`{place}`")), "ARCHITECTURE.md does not say that `unsafe` stands in {place}");
+    }
+}
+
+/// Whether a source has the keyword `unsafe`, or lifts the lint on it, outside comments and literals.
+fn speaks_unsafe(source: &str) -> bool {
+    let code = code_of(source);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut before = String::new();
+    for word in code.split_inclusive(|c| !is_word(c)) {
+        let name = word.trim_end_matches(|c| !is_word(c));
+        let forbids = before.ends_with("forbid(") || before.ends_with("deny(");
+        if name == "unsafe" || (name == "unsafe_code" && !forbids) {
+            return true;
+        }
+        if name.is_empty() { before.push_str(word) } else { before = word.to_owned() }
+    }
+    false
+}
+
+/// A source without its comments, strings and characters; a blank stands for each.
+fn code_of(source: &str) -> String {
+    let mut code = String::new();
+    let mut rest = source;
+    while let Some(c) = rest.chars().next() {
+        let literal = match c {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => block_comment_len(rest),
+            '"' => quoted_len(rest, '"'),
+            'r' if !code.ends_with(|c: char| c.is_alphanumeric() && !matches!(c, 'b' | 'c')) => raw_string_len(rest),
+            // A lifetime has no second quote where a character has one.
+            '\'' if rest[1..].starts_with('\\') || rest[1..].chars().nth(1) == Some('\'') => quoted_len(rest, '\''),
+            _ => 0,
+        };
+        if literal > 0 {
+            code.push(' ');
+            rest = &rest[literal..];
+        } else {
+            code.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    code
+}
+
+fn block_comment_len(text: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    loop {
+        match &text.as_bytes()[at..] {
+            [] => return at,
+            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
+            [b'*', b'/', ..] if depth == 1 => return at + 2,
+            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+    }
+}
+
+fn quoted_len(text: &str, quote: char) -> usize {
+    let mut characters = text.char_indices().skip(1);
+    while let Some((at, c)) = characters.next() {
+        if c == '\\' {
+            characters.next();
+        } else if c == quote {
+            return at + 1;
+        }
+    }
+    text.len()
+}
+
+/// Of `r"..."`, `r#"..."#` and so on; 0 if this is another word that begins with r.
+fn raw_string_len(text: &str) -> usize {
+    let hashes = text[1..].len() - text[1..].trim_start_matches('#').len();
+    let opening = 1 + hashes + 1;
+    if !text[1 + hashes..].starts_with('"') {
+        return 0;
+    }
+    let closing = format!("\"{}", "#".repeat(hashes));
+    text[opening..].find(&closing).map_or(text.len(), |end| opening + end + closing.len())
+}
+
+#[test]
+fn unsafe_is_seen_as_code_and_nowhere_else() {
+    for code in [
+        "unsafe { f() }",
+        "unsafe fn f() {}",
+        "unsafe impl Send for T {}",
+        "unsafe\nimpl Send for T {}",
+        r#"unsafe extern "C" { fn f(); }"#,
+        "#[unsafe(no_mangle)] fn f() {}",
+        "#![allow(unsafe_code)]",
+        "#[expect(unsafe_code)]",
+        "#[expect(dead_code, unsafe_code, reason = \"\")]",
+        "fn f<'a>(x: &'a u8) { unsafe { g(x) } }",
+        "let c = '\"'; unsafe { f() } // \"",
+        "let c = '\\''; unsafe { f() }",
+        r##"let s = r#"a " b"#; unsafe { f() }"##,
+        "/* a /* b */ c */ unsafe { f() }",
+    ] {
+        assert!(speaks_unsafe(code), "{code}");
+    }
+    for code in [
+        "#![forbid(unsafe_code)]",
+        "#![deny(unsafe_code)]",
+        "// unsafe { f() }",
+        "/// `unsafe` stands in `sys` alone.",
+        "/* /* */ unsafe */",
+        r#"let s = "unsafe \" unsafe";"#,
+        r##"let s = r#"unsafe " unsafe"#;"##,
+        r#"let s = br"unsafe";"#,
+        "fn unsafely() { not_unsafe(); }",
+        "#![deny(unsafe_op_in_unsafe_fn)]",
+    ] {
+        assert!(!speaks_unsafe(code), "{code}");
+    }
 }
 
 #[test]
