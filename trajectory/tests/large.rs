@@ -22,6 +22,9 @@ fn file(before: &str, unit: &[u8], mib: usize, after: &str) -> Vec<u8> {
     file
 }
 
+/// A line of a log, as it stands in JSON.
+const LINE: &[u8] = br"tests/test_module.py::test_case PASSED [ 42%]\n";
+
 /// Name; the file's beginning, its unit, how many MiB of it, the end; the output's bytes for each unit.
 type Case<'a> = (&'a str, &'a str, &'a [u8], usize, &'a str, usize);
 
@@ -48,8 +51,9 @@ fn a_file_of_100_mb_takes_a_few_megabytes_beside_it() {
         {"step": 0, "call": "yes", "reason": "tool_call", "output": ""#;
     let base64 = format!("{state}x").replace("\"x", "{\"base64\": \"");
     #[rustfmt::skip]
-    let cases: [Case<'_>; 11] = [ // name, file: before, unit, MiB, after; bytes a unit
-        ("escapes",              mini2,   br"yes\n",   100, r#""}}]}"#,          4),
+    let cases: [Case<'_>; 12] = [ // name, file: before, unit, MiB, after; bytes a unit
+        ("lines",                mini2,   LINE,        100, r#""}}]}"#,          LINE.len() - 1),
+        ("escapes",              mini2,   br"yes\n",   12,  r#""}}]}"#,          4),
         ("not UTF-8",            mini2,   b"y\xff",    12,  r#""}}]}"#,          4),
         ("no escape",            mini2,   b"y",        12,  r#""}}]}"#,          1),
         ("half pairs",           mini2,   br"\udc80",  12,  r#""}}]}"#,          3),

@@ -197,7 +197,7 @@ fn no_format_and_no_version_is_guessed() {
         match (&found, expected) {
             (Err(found), Err(expected)) => assert!(found.starts_with(expected), "{root}\n  {found}\n  {expected}"),
             (found, expected) => {
-                assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|it| *it), "{root}")
+                assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|it| *it), "{root}");
             }
         }
     }
