@@ -85,7 +85,7 @@ mod tests {
             ("wide apart",                                  (0.50, 0.00),    (0.60, 0.00),      0.0,    Bf16,      false),
             ("half precision moves q by 0.005 at 1/2",      (0.50, 0.00),    (0.509, 0.00),     0.0,    Bf16,      true),
             ("and single precision by 0.0000025",           (0.50, 0.00),    (0.50002, 0.00),   0.0,    F32,       false),
-            ("two of those meet",                           (0.50, 0.00),    (0.500004, 0.00),  0.0,    F32,       true),
+            ("two of those meet",                           (0.50, 0.00),    (0.500_004, 0.00), 0.0,    F32,       true),
             ("far from 1/2, q moves less",                  (0.99, 0.00),    (0.994, 0.00),     0.0,    Bf16,      false),
             ("a cost is free at lambda 0",                  (0.50, 50.0),    (0.60, 50.0),      0.0,    Bf16,      false),
             ("a great cost moves more than q does",         (0.50, 50.0),    (0.60, 50.0),      0.2,    Bf16,      true),
