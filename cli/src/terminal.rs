@@ -3,7 +3,6 @@
 //! Most of it quotes files that nobody trusts. [`inert`] stands between them and the terminal, once, here.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
@@ -15,8 +14,8 @@ pub(crate) fn failure(failure: &Failure) {
     let mut text = format!("tack: {}", failure.error);
     let mut cause = failure.error.source();
     while let Some(error) = cause {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "\n  because: {error}");
+        text.push_str("\n  because: ");
+        text.push_str(&error.to_string());
         cause = error.source();
     }
     line(&text);

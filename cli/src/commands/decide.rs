@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use tack_controller::{Controller, DecisionReport, StageClock, fall_back};
-use tack_core::{ActionSet, FallbackReason, Lambda, Micros, Spans, Stage};
+use tack_core::{ActionSet, FallbackReason, Lambda, Micros, Spans, Stage, Utility};
 use tack_trajectory::usage::OutputTokens;
 use tack_trajectory::{IssueFile, Options, OwnedMenu, Read};
 
@@ -211,7 +211,7 @@ fn for_people(source: &Source<'_>, report: &DecisionReport<'_>) -> Result<String
         write!(out, "{mark} {:<16}", row.action)?;
         match (row.success, row.cost, row.utility) {
             (Some(q), Some(c), Some(utility)) => {
-                write!(out, " {:>7.4} {:>9.4} {:>9.4}", q.get(), c.get(), utility.get())?
+                write!(out, " {:>7.4} {:>9.4} {:>9.4}", q.get(), c.get(), utility.get())?;
             }
             _ => write!(out, " {:>7} {:>9} {:>9}", "-", "-", "-")?,
         }
@@ -254,7 +254,7 @@ fn why(report: &DecisionReport<'_>) -> String {
         return "a fallback, not a decision".to_owned();
     }
     let available = || report.estimates.iter().filter(|it| it.available);
-    let of = |row: &tack_controller::report::ActionReport| row.utility.map_or(f64::NEG_INFINITY, |it| it.get());
+    let of = |row: &tack_controller::report::ActionReport| row.utility.map_or(f64::NEG_INFINITY, Utility::get);
     let own = available().find(|it| it.action == report.action).map_or(f64::NEG_INFINITY, of);
     let second = available().filter(|it| it.action != report.action).max_by(|a, b| of(a).total_cmp(&of(b)));
     let mut text = match second {

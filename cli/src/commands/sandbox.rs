@@ -169,7 +169,9 @@ fn explain(receipt: &Receipt) -> Option<String> {
             receipt.stream(stream).bytes_total
         )),
         Cause::Cancelled => Some("the run was cancelled".to_owned()),
-        Cause::Killed => Some("the command was killed from outside the sandbox, or for want of the host's memory".to_owned()),
+        Cause::Killed => {
+            Some("the command was killed from outside the sandbox, or for want of the host's memory".to_owned())
+        }
         Cause::SetUp(failure) => Some(format!("the command did not run: {failure}")),
         Cause::CommandNotFound => Some("there is no such command inside the sandbox".to_owned()),
         Cause::CommandNotExecutable { errno } => {

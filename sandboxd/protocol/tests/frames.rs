@@ -350,6 +350,7 @@ proptest! {
 
 #[test]
 fn a_receipt_reads_by_name_in_json_and_comes_back() {
+    type Change = fn(&mut serde_json::Value);
     let receipt = receipt();
     let json = serde_json::to_value(receipt).unwrap();
     assert_eq!(json["policy_digest"], "bb".repeat(32));
@@ -358,13 +359,13 @@ fn a_receipt_reads_by_name_in_json_and_comes_back() {
     assert_eq!(json["layers"]["swap_limit"]["inactive"]["group_refused"]["errno"], 13);
     assert_eq!(json["times"]["stage_us"]["landlock"], 1);
     assert_eq!(serde_json::from_value::<Receipt>(json.clone()).unwrap(), receipt);
-    let refused = |change: fn(&mut serde_json::Value)| {
+    let refused = |change: Change| {
         let mut json = json.clone();
         change(&mut json);
         serde_json::from_value::<Receipt>(json).unwrap_err().to_string()
     };
     #[rustfmt::skip]
-    let cases: [(fn(&mut serde_json::Value), &str); 4] = [
+    let cases: [(Change, &str); 4] = [
         (|it| it["policy_digest"] = "bb".into(),                                     "64 hexadecimal digits"),
         (|it| it["policy_digest"] = "g".repeat(64).into(),                           "64 hexadecimal digits"),
         (|it| { it["layers"].as_object_mut().unwrap().remove("seccomp"); },          "a map of 23 names"),
