@@ -305,10 +305,10 @@ mod tests {
     use serde_json::Value;
     use tack_core::Micros;
 
-    /// The mini tokenizer, with only those of its merges that write ` unknown` in one token.
-    fn nearly_a_token_a_byte() -> Tokenizer {
+    /// The mini tokenizer with only those of its merges that are within `word`: everything else takes a token a byte.
+    fn with_merges_of(word: &str) -> Tokenizer {
         let mut file: Value = serde_json::from_slice(mini::file("tokenizer.json")).unwrap();
-        let is_kept = |token: &str| "\u{120}unknown".contains(token);
+        let is_kept = |token: &str| word.contains(token);
         let merges = file["model"]["merges"].as_array_mut().unwrap();
         merges.retain(|merge| is_kept(&[merge[0].as_str().unwrap(), merge[1].as_str().unwrap()].concat()));
         let vocab = file["model"]["vocab"].as_object_mut().unwrap();
@@ -324,8 +324,10 @@ mod tests {
     }
 
     #[test]
-    fn a_tokenizer_that_could_cut_a_budget_makes_no_encoder() {
-        let tokenizer = nearly_a_token_a_byte();
+    fn a_tokenizer_that_could_cut_template_or_budget_makes_no_encoder() {
+        let error = Encoder::new(with_merges_of(""), "t.json").unwrap_err();
+        assert_eq!(error.to_string(), "the template takes 77 tokens; its share is 64");
+        let tokenizer = with_merges_of("\u{120}unknown"); // as the file writes ` unknown`: enough for the template
         let greatest = Remaining {
             output_tokens: Some(Tokens(u32::MAX)),
             tool_calls: Some(u32::MAX),
