@@ -123,7 +123,7 @@ mod tests {
         ) {
             let precision = if half { Precision::Bf16 } else { Precision::F32 };
             let off = |y: f32, side: f64| {
-                let error = precision.output_error() * 0.999; // the rest is for the roundings of this test
+                let error = precision.output_error() * 0.99; // the rest is for rounding the outputs of this test
                 #[expect(clippy::cast_possible_truncation, reason = "an output is an `f32`")]
                 let moved = (f64::from(y) + side * error * f64::from(y).abs().max(1.0)) as f32;
                 moved
