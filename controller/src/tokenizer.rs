@@ -40,9 +40,22 @@ pub struct Piece {
     pub end: usize,
 }
 
+/// The largest published `tokenizer.json` is about 35 MB; Qwen3's is 11 MB. Parsing takes several times the file.
+const MOST_BYTES: usize = 64 << 20;
+
 /// Why a tokenizer was refused, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
+    /// The file is larger than any tokenizer's.
+    #[error("`{file}`: a tokenizer has at most {most_bytes} bytes; found {found_bytes}")]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// What it may have.
+        most_bytes: usize,
+        /// What it has.
+        found_bytes: usize,
+    },
     /// The file is not the JSON of a tokenizer.
     #[error("`{file}`: not a tokenizer")]
     Json {
@@ -126,6 +139,10 @@ impl Tokenizer {
     /// # Errors
     /// Every variant of [`TokenizerError`] but `MissingAdded` and `Vocabulary`.
     pub fn from_bytes(content: &[u8], file: &str) -> Result<Self, TokenizerError> {
+        if content.len() > MOST_BYTES {
+            let (file, most_bytes, found_bytes) = (file.to_owned(), MOST_BYTES, content.len());
+            return Err(TokenizerError::TooLarge { file, most_bytes, found_bytes });
+        }
         let Parsed { encoder, added, greatest } = tokenizer_json::parse(content, file)?;
         let tokenizer = Self { encoder, added: added.into_iter().collect(), greatest };
         tokenizer.check_reachable(file)?;
@@ -243,6 +260,12 @@ mod tests {
         let mut value: Value = serde_json::from_slice(mini::file("tokenizer.json")).unwrap();
         change(&mut value);
         refused(&value.to_string())
+    }
+
+    #[test]
+    fn a_file_of_any_size_is_refused_before_it_is_read() {
+        let error = Tokenizer::from_bytes(&vec![b' '; MOST_BYTES + 1], "t.json").unwrap_err();
+        assert_eq!(error.to_string(), "`t.json`: a tokenizer has at most 67108864 bytes; found 67108865");
     }
 
     #[test]

@@ -2,8 +2,11 @@
 //!
 //! A *model bundle* ([`BundleSource`]) is one directory, or the same files embedded in a program. It holds a Qwen3
 //! checkpoint as Hugging Face writes it, optionally a LoRA adapter as PEFT writes it, and two heads.
-//! [`CpuNetwork::load`] checks all of it, then runs it on the processor in 32-bit floats, whatever the weights are
-//! stored in. This is the reference that every faster backend is compared with.
+//!
+//! Three networks run it on the processor. [`CpuNetwork`] reads plainly, in 32-bit floats, with the adapter folded or
+//! apart: it is what the controller runs today. [`Engine`] is the fast one: packed weights, in integers whose precision is
+//! measured or in floats, a prefix cache, several states at once. [`reference`] computes in 64-bit floats and shares no
+//! code with either: both are judged by it, and it by transformers.
 //!
 //! ```no_run
 //! use std::time::{Duration, Instant};

@@ -53,13 +53,15 @@ fn a_run_passes_output_and_status_through() {
         return;
     }
     #[rustfmt::skip]
-    let cases: [(&[&str], i32, &str, &str); 7] = [ // after `sandbox run`         status  stdout       stderr contains
+    let cases: [(&[&str], i32, &str, &str); 9] = [ // after `sandbox run`         status  stdout       stderr contains
         (&["--", "sh", "-c", "echo out; echo err >&2; exit 7"],                    7,     "out\n",     "err\n"),
         (&["--", "sh", "-c", "kill -9 $$"],                                        137,   "",          ""),
         (&["--", "no-such-command"],                                               127,   "",          "no such command"),
         (&["--", "/etc/passwd"],                                                   126,   "",          "cannot be executed"),
         (&["--time", "0.2", "--", "sleep", "60"],                                  137,   "",          "the wall limit passed"),
         (&["--rw", "/nowhere/at/all", "--", "true"],                               125,   "",          "cannot show `/nowhere/at/all`"),
+        (&["--ro", "/etc", "--", "true"],                                          125,   "",          "`/etc` cannot be shown to it"),
+        (&["--ro", "/etc/hosts", "--", "true"],                                    125,   "",          "the command did not run"),
         (&["--time", "0", "--", "true"],                                           125,   "",          "is not a number of seconds"),
     ];
     for (arguments, status, stdout, stderr) in cases {

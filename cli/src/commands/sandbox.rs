@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs, io};
 
-use tack_sandbox_client::protocol::{Cause, Layer, Reason};
+use tack_sandbox_client::protocol::{Cause, Layer, Reason, SetUpFailure, Stage};
 use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run};
 use tack_sandboxd::check::probe::PROBE_TARGET;
 use tack_sandboxd::check::{self, ProbeCommand, Report};
@@ -36,8 +36,12 @@ pub(crate) fn client() -> Client {
 
 /// Runs one command; ends with its status, or with 125 where the sandbox itself failed.
 pub(crate) fn run(arguments: &SandboxRun) -> ExitCode {
-    match request(arguments).and_then(|run| Ok(client().run(&run)?)) {
-        Ok(finished) => ExitCode::from(pass_on(&finished, arguments)),
+    let outcome = request(arguments).and_then(|run| {
+        let finished = client().run(&run)?;
+        Ok(pass_on(&finished, &run, arguments))
+    });
+    match outcome {
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             terminal::failure(&Failure { code: exit::SANDBOX_FAILED, error });
             ExitCode::from(exit::SANDBOX_FAILED)
@@ -116,7 +120,7 @@ fn wall_us(seconds: f64) -> Result<u64, RunError> {
 const LIMITS: [Layer; 4] = [Layer::MemoryLimit, Layer::SwapLimit, Layer::ProcessLimit, Layer::CpuLimit];
 
 /// Passes the payload's output and status on, and says what ended it where it did not end by itself.
-fn pass_on(finished: &Finished, arguments: &SandboxRun) -> u8 {
+fn pass_on(finished: &Finished, run: &Run, arguments: &SandboxRun) -> u8 {
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let mut lost = false;
     for (result, name) in [
@@ -131,7 +135,7 @@ fn pass_on(finished: &Finished, arguments: &SandboxRun) -> u8 {
         }
     }
     let receipt = &finished.receipt;
-    if let Some(text) = explain(receipt) {
+    if let Some(text) = explain(receipt, run) {
         terminal::warning(&text);
     }
     if arguments.json {
@@ -157,8 +161,27 @@ fn write(captured: &Captured, name: &str, into: &mut dyn io::Write) -> io::Resul
     into.flush()
 }
 
+/// Why a launch failed, in the words of what was asked for.
+fn not_run(failure: SetUpFailure, run: &Run) -> String {
+    let error = io::Error::from_raw_os_error(failure.errno);
+    let stage = failure.stage;
+    let mount = failure.mount.and_then(|index| run.mounts.get(usize::from(index)));
+    match (stage, mount) {
+        (_, Some(mount)) => format!(
+            "the command did not run: `{}` cannot be shown to it (step `{stage}`: {error}). Give a directory of its own: \
+             not one of the system's, not a device, and without links in its path",
+            mount.target.display()
+        ),
+        (Stage::Directory, None) => format!(
+            "the command did not run: it cannot start in `{}`: {error}. Give a directory first, then files",
+            run.directory.display()
+        ),
+        (_, None) => format!("the command did not run: step `{stage}` failed: {error}"),
+    }
+}
+
 /// What a person should hear about the end of a run; nothing where the payload ended by itself.
-fn explain(receipt: &Receipt) -> Option<String> {
+fn explain(receipt: &Receipt, run: &Run) -> Option<String> {
     match receipt.cause {
         Cause::Exited | Cause::Signalled => None,
         Cause::Wall => Some("the wall limit passed; the whole process tree was killed".to_owned()),
@@ -172,7 +195,7 @@ fn explain(receipt: &Receipt) -> Option<String> {
         Cause::Killed => {
             Some("the command was killed from outside the sandbox, or for want of the host's memory".to_owned())
         }
-        Cause::SetUp(failure) => Some(format!("the command did not run: {failure}")),
+        Cause::SetUp(failure) => Some(not_run(failure, run)),
         Cause::CommandNotFound => Some("there is no such command inside the sandbox".to_owned()),
         Cause::CommandNotExecutable { errno } => {
             Some(format!("the command cannot be executed: {}", io::Error::from_raw_os_error(errno)))
