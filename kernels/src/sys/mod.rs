@@ -1,4 +1,4 @@
-//! The crate's only `unsafe`: one file a reason.
+//! Memory maps and the plain network's vector code: `unsafe`, one file a reason. The engine's own stands beside its tiles.
 #![allow(unsafe_code)]
 
 pub(crate) mod map;
