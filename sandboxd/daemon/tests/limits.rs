@@ -422,3 +422,19 @@ fn a_killed_helper_leaves_nothing_behind() {
     drop(ours);
     before.assert_unchanged();
 }
+
+#[test]
+fn the_streams_can_be_opened_by_name_and_taking_from_one_delays_nobody() {
+    if !harness::can_sandbox("streams by name") {
+        return;
+    }
+    let finished = finish(&shell("echo out > /dev/stdout; echo err > /dev/stderr; echo more >> /proc/self/fd/1"));
+    assert_eq!(
+        (finished.stdout.head.as_slice(), finished.stderr.head.as_slice()),
+        (&b"out\nmore\n"[..], &b"err\n"[..])
+    );
+    // A payload that reads its own output back races with the helper for it, and the wall limit still ends it.
+    let mut run = shell("(while :; do echo x >&2; done) & exec cat /dev/stderr > /dev/null");
+    run.limits.wall_us = 500_000;
+    assert!(matches!(finish(&run).receipt.cause, Cause::Wall | Cause::OutputLimit(_)));
+}

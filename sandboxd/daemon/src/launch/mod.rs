@@ -40,8 +40,9 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{ForkResult, Pid, read};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, fchown, read};
 use tack_sandbox_protocol::{SetUpFailure, Stage, Stream};
 
 use crate::launch::plan::Plan;
@@ -88,6 +89,13 @@ impl Sandbox {
         let mut theirs = [const { None }; Stream::COUNT];
         for stream in Stream::ALL.iter().filter(|stream| plan.report || **stream != Stream::Report) {
             let (read, write) = pipe().at(Stage::Prepare)?;
+            if *stream != Stream::Report {
+                // The payload's own, so that it may open `/dev/stdout`; then it may also read from it, and what it took
+                // must not leave the helper waiting. The report stays root's: nobody inside opens it a second time.
+                let id = plan.host_id;
+                fchown(&write, Some(Uid::from_raw(id)), Some(Gid::from_raw(id))).at(Stage::Prepare)?;
+                fcntl(&read, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).at(Stage::Prepare)?;
+            }
             ours[*stream as usize] = Some(read);
             theirs[*stream as usize] = Some(write);
         }
