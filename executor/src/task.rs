@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 use tack_core::Digest;
 
-use crate::restore::tree::{Tree, TreePath, sha256};
+use crate::restore::path::TreePath;
+use crate::restore::tree::{Tree, sha256};
 
 /// What is to be done, and within which bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

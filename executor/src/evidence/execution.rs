@@ -7,7 +7,8 @@ use tack_core::{Digest, ObservationStatus};
 use tack_sandbox_client::protocol::{Figure, Stream};
 use tack_sandbox_client::{Client, ClientError, Finished, Run};
 
-use crate::restore::tree::{Difference, Tree, TreePath};
+use crate::restore::path::TreePath;
+use crate::restore::tree::{Difference, Tree};
 use crate::runner::report::{Report, TestResult, WriteAttempt};
 use crate::runner::unittest::{Ending, HIDDEN, Verdict};
 use crate::task::{SuiteName, digest};

@@ -20,7 +20,8 @@ use tack_sandbox_client::{Client, ClientError, RunLimits};
 use crate::evidence::desk::{self, Desk};
 use crate::evidence::execution::{Execution, Purpose, Witness};
 use crate::restore::patch::{Patch, PatchError};
-use crate::restore::tree::{File, Mode, Tree, TreePath, WriteError, sha256};
+use crate::restore::path::TreePath;
+use crate::restore::tree::{File, Mode, Tree, WriteError, sha256};
 use crate::runner::python::Interpreter;
 use crate::runner::unittest::{self, HARNESS, HARNESS_FILE, HIDDEN, Owner, Place, plain};
 use crate::task::{Grading, Mutant, SuiteName, Task, digest};
@@ -158,7 +159,7 @@ impl Grader<'_> {
     /// [`GradeError`] where the patch does not fit, or the host provides no sandbox.
     pub fn grade(&self, patch: &[u8], done: &mut dyn FnMut(&Execution)) -> Result<Evaluation, GradeError> {
         let parsed = Patch::parse(patch).map_err(GradeError::Patch)?;
-        let tree = parsed.apply(self.base).map_err(GradeError::Patch)?;
+        let tree = self.base.with(&parsed.apply(self.base).map_err(GradeError::Patch)?);
         let changed_files: Vec<TreePath> = parsed.paths().cloned().collect();
         let files = Files::new()?;
         files.put("candidate", &tree)?;
@@ -238,7 +239,7 @@ impl Grader<'_> {
         let place = self.place(&harness, &workspace);
         let mut witnesses = Self::read_only(files, tree, &harness, &workspace).to_vec();
         let (run, owner) = match name {
-            SuiteName::Visible => (place.suite(self.task.visible.directory.as_str()), Owner::Candidate),
+            SuiteName::Visible => (place.suite(&self.task.visible.directory.to_string()), Owner::Candidate),
             SuiteName::Hidden => {
                 let changed = ObservationStatus::InfrastructureUnknown;
                 let name = "the read-only hidden suite";
@@ -279,8 +280,8 @@ impl Grader<'_> {
 
     /// The path rule, and what was written at test time.
     fn scope(&self, changed: &[TreePath], layers: &[LayerRecord]) -> LayerRecord {
-        let outside: Vec<&str> =
-            changed.iter().filter(|it| !self.task.allowed_paths.contains(it)).map(TreePath::as_str).collect();
+        let outside: Vec<String> =
+            changed.iter().filter(|it| !self.task.allowed_paths.contains(it)).map(TreePath::to_string).collect();
         // An attempt on the hidden suite has its own end.
         let written = layers.iter().flat_map(|it| &it.executions).flat_map(|execution| {
             let tripped = execution.status == ObservationStatus::VerifierInvalid;

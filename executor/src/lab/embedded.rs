@@ -1,6 +1,7 @@
 //! `examples/retrykit`, as it is in the program: the lab works from any folder.
 
-use crate::restore::tree::{File, Mode, Tree, TreePath};
+use crate::restore::path::TreePath;
+use crate::restore::tree::{File, Mode, Tree};
 
 /// Files under `examples/retrykit`, each with its path there.
 macro_rules! files {

@@ -4,4 +4,5 @@
 //! host's disk, and no program of the host (git, patch) ever reads it.
 
 pub mod patch;
+pub mod path;
 pub mod tree;

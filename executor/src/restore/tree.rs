@@ -1,123 +1,29 @@
 //! A repository's files, held in memory, and their digest.
 
-use std::borrow::Borrow;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tack_core::Digest;
 
-/// Longest path of a file in a tree, in bytes: Linux's `PATH_MAX` of 4,096, less room for the directory around it.
-pub const PATH_BYTES_MAX: usize = 3_072;
-/// Longest name in a path, in bytes: Linux's `NAME_MAX`.
-pub const NAME_BYTES_MAX: usize = 255;
+use crate::restore::path::{TreePath, text};
 
-/// A path inside a repository: relative, `/`-separated, and unable to leave it or to reach its git directory.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct TreePath(String);
-
-/// Why a text is no path inside a repository.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PathError {
-    /// There is no name at all, or none between two slashes.
-    #[error("it has an empty part")]
-    Empty,
-    /// It starts at the root of the file system.
-    #[error("it is absolute")]
-    Absolute,
-    /// A part is `.` or `..`.
-    #[error("it has a `.` or `..` part")]
-    Dots,
-    /// A part is `.git`, in any case: hooks, configuration and attributes live there.
-    #[error("it reaches into a `.git` directory")]
-    Git,
-    /// It holds a control character, which a terminal would obey, or a backslash, which another system would read as
-    /// a separator.
-    #[error("it holds a control character or a backslash")]
-    Character,
-    /// It is longer than [`PATH_BYTES_MAX`], or a name in it than [`NAME_BYTES_MAX`].
-    #[error("it is longer than {PATH_BYTES_MAX} bytes, or a name in it than {NAME_BYTES_MAX}")]
-    Long,
-}
-
-impl TreePath {
-    /// A path, if the text is one.
-    ///
-    /// # Errors
-    /// [`PathError`] names the first rule that the text breaks.
-    pub fn new(text: &str) -> Result<Self, PathError> {
-        if text.starts_with('/') {
-            return Err(PathError::Absolute);
-        }
-        if text.len() > PATH_BYTES_MAX {
-            return Err(PathError::Long);
-        }
-        if text.contains(|it: char| it.is_control() || it == '\\') {
-            return Err(PathError::Character);
-        }
-        for part in text.split('/') {
-            match part {
-                "" => return Err(PathError::Empty),
-                "." | ".." => return Err(PathError::Dots),
-                it if it.eq_ignore_ascii_case(".git") => return Err(PathError::Git),
-                it if it.len() > NAME_BYTES_MAX => return Err(PathError::Long),
-                _ => {}
-            }
-        }
-        Ok(Self(text.to_owned()))
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The directories above the file, nearest first.
-    fn parents(&self) -> impl Iterator<Item = &str> {
-        self.0.rmatch_indices('/').map(|(at, _)| &self.0[..at])
-    }
-}
-
-/// Both order by bytes, so a map of paths can be asked with a text.
-impl Borrow<str> for TreePath {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Display for TreePath {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl TryFrom<String> for TreePath {
-    type Error = PathError;
-    fn try_from(text: String) -> Result<Self, PathError> {
-        Self::new(&text)
-    }
-}
-
-impl From<TreePath> for String {
-    fn from(path: TreePath) -> Self {
-        path.0
-    }
-}
-
-/// The two kinds of file that git keeps for regular files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kinds of file that a tree holds, as git has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// `100644`.
     Regular,
     /// `100755`.
     Executable,
+    /// `120000`: the content is where it points to.
+    Symlink,
 }
 
 impl Mode {
@@ -127,13 +33,15 @@ impl Mode {
         match self {
             Self::Regular => "100644",
             Self::Executable => "100755",
+            Self::Symlink => "120000",
         }
     }
 
+    /// Permission bits of a file on disk; a symbolic link has none of its own.
     const fn permissions(self) -> u32 {
         match self {
             Self::Regular => 0o644,
-            Self::Executable => 0o755,
+            Self::Executable | Self::Symlink => 0o755,
         }
     }
 }
@@ -141,11 +49,39 @@ impl Mode {
 /// One file: its mode and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Regular or executable.
+    /// What kind of file.
     pub mode: Mode,
-    /// The content, byte for byte.
+    /// The content, byte for byte; of a symbolic link, its target.
     pub bytes: Vec<u8>,
 }
+
+/// What a patch starts from: files by path, wherever they are kept.
+pub trait Base {
+    /// The file at `path`.
+    ///
+    /// # Errors
+    /// [`ReadError`] where there is one and it cannot be had.
+    fn read(&self, path: &TreePath) -> Result<Option<Cow<'_, File>>, ReadError>;
+
+    /// The first file at or after `from` in byte order of the paths, if there is one.
+    fn first_from(&self, from: &[u8]) -> Option<&TreePath>;
+
+    /// Whether there is a file at `path`, without reading it.
+    fn has(&self, path: &[u8]) -> bool;
+}
+
+/// A file of the base cannot be read, or is not what it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{path}` of the base cannot be used: {reason}")]
+pub struct ReadError {
+    /// The file.
+    pub path: TreePath,
+    /// What the system said, or what differs.
+    pub reason: String,
+}
+
+/// What makes another tree out of a base: each path that differs, with its new file, or `None` where it is gone.
+pub type Changes = BTreeMap<TreePath, Option<File>>;
 
 /// The files of a repository, by path. Directories exist where files need them, as in git.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -200,10 +136,17 @@ impl Tree {
         self.0.iter()
     }
 
-    /// A path of the tree that another path uses as a directory, with that other path.
+    /// The tree with `changes` made to it.
     #[must_use]
-    pub fn collision(&self) -> Option<(&str, &TreePath)> {
-        self.0.keys().find_map(|path| path.parents().find(|it| self.0.contains_key(*it)).map(|it| (it, path)))
+    pub fn with(&self, changes: &Changes) -> Self {
+        let mut tree = self.clone();
+        for (path, file) in changes {
+            match file {
+                Some(file) => drop(tree.insert(path.clone(), file.clone())),
+                None => drop(tree.remove(path)),
+            }
+        }
+        tree
     }
 
     /// SHA-256 over one line a file, `MODE SHA256-OF-CONTENT PATH NUL`, in byte order of the paths.
@@ -211,7 +154,9 @@ impl Tree {
     pub fn digest(&self) -> Digest {
         let mut tree = Sha256::new();
         for (path, file) in &self.0 {
-            tree.update(format!("{} {} {path}\0", file.mode.as_str(), sha256(&file.bytes)));
+            tree.update(format!("{} {} ", file.mode.as_str(), sha256(&file.bytes)));
+            tree.update(path.as_bytes());
+            tree.update([0]);
         }
         Digest(tree.finalize().into())
     }
@@ -228,7 +173,7 @@ impl Tree {
         let permit = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
         permit(root, 0o755).map_err(failed(root))?;
         for (path, file) in &self.0 {
-            let mut parents: Vec<_> = path.parents().map(|it| root.join(it)).collect();
+            let mut parents: Vec<_> = path.parents().map(|it| root.join(OsStr::from_bytes(it))).collect();
             parents.reverse();
             for directory in parents {
                 if !directory.is_dir() {
@@ -236,7 +181,11 @@ impl Tree {
                     permit(&directory, 0o755).map_err(failed(&directory))?;
                 }
             }
-            let at = root.join(path.as_str());
+            let at = root.join(path.as_path());
+            if file.mode == Mode::Symlink {
+                symlink(OsStr::from_bytes(&file.bytes), &at).map_err(failed(&at))?;
+                continue;
+            }
             fs::write(&at, &file.bytes).map_err(failed(&at))?;
             permit(&at, file.mode.permissions()).map_err(failed(&at))?;
         }
@@ -250,58 +199,81 @@ impl Tree {
     #[must_use]
     pub fn difference(&self, root: &Path) -> Option<Difference> {
         for (path, file) in &self.0 {
-            let at = root.join(path.as_str());
+            let at = root.join(path.as_path());
             let name = || path.to_string();
-            let linked = |it: &str| fs::symlink_metadata(root.join(it)).is_ok_and(|it| it.is_symlink());
+            let linked =
+                |it: &[u8]| fs::symlink_metadata(root.join(OsStr::from_bytes(it))).is_ok_and(|it| it.is_symlink());
             if path.parents().any(linked) {
                 return Some(Difference::Changed(name()));
             }
-            match fs::symlink_metadata(&at) {
+            let found = match fs::symlink_metadata(&at) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                     return Some(Difference::Deleted(name()));
                 }
                 Err(_) => return Some(Difference::Unreadable(name())),
+                Ok(found) => found,
+            };
+            let bytes = match file.mode {
+                Mode::Symlink if found.is_symlink() => fs::read_link(&at).map(|it| it.into_os_string().into_vec()),
                 // The length first: a file that was grown to a terabyte is not read.
-                Ok(it) if !it.is_file() || it.len() != file.bytes.len() as u64 => {
-                    return Some(Difference::Changed(name()));
+                Mode::Regular | Mode::Executable
+                    if found.is_file()
+                        && found.len() == file.bytes.len() as u64
+                        && found.permissions().mode() & 0o7777 == file.mode.permissions() =>
+                {
+                    fs::read(&at)
                 }
-                Ok(it) if it.permissions().mode() & 0o7777 != file.mode.permissions() => {
-                    return Some(Difference::Changed(name()));
-                }
-                Ok(_) => match fs::read(&at) {
-                    Err(_) => return Some(Difference::Unreadable(name())),
-                    Ok(bytes) if bytes != file.bytes => return Some(Difference::Changed(name())),
-                    Ok(_) => {}
-                },
+                _ => return Some(Difference::Changed(name())),
+            };
+            match bytes {
+                Err(_) => return Some(Difference::Unreadable(name())),
+                Ok(bytes) if bytes != file.bytes => return Some(Difference::Changed(name())),
+                Ok(_) => {}
             }
         }
-        self.addition(root, "")
+        self.addition(root, b"")
     }
 
     /// The first entry under `directory` (relative to `root`) that the tree does not have.
-    fn addition(&self, root: &Path, directory: &str) -> Option<Difference> {
-        let Ok(entries) = fs::read_dir(root.join(directory)) else {
-            return Some(Difference::Unreadable(directory.to_owned()));
-        };
+    fn addition(&self, root: &Path, directory: &[u8]) -> Option<Difference> {
+        let unreadable = || Some(Difference::Unreadable(text(directory)));
+        let Ok(entries) = fs::read_dir(root.join(OsStr::from_bytes(directory))) else { return unreadable() };
         for entry in entries {
-            let Ok(entry) = entry else { return Some(Difference::Unreadable(directory.to_owned())) };
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
-            if self.0.contains_key(path.as_str()) {
+            let Ok(entry) = entry else { return unreadable() };
+            let mut path = directory.to_vec();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(entry.file_name().as_bytes());
+            if self.has(&path) {
                 continue;
             }
-            let inside = format!("{path}/");
-            let mut under = self.0.range::<str, _>((Bound::Included(inside.as_str()), Bound::Unbounded));
+            let inside = [path.as_slice(), b"/"].concat();
             // A link to a directory is not followed: its place in the tree is a directory of its own.
             let real = entry.file_type().is_ok_and(|it| it.is_dir());
-            if !real || !under.next().is_some_and(|(it, _)| it.as_str().starts_with(&inside)) {
-                return Some(Difference::Added(path));
+            if !real || !self.first_from(&inside).is_some_and(|it| it.as_bytes().starts_with(&inside)) {
+                return Some(Difference::Added(text(&path)));
             }
             if let Some(found) = self.addition(root, &path) {
                 return Some(found);
             }
         }
         None
+    }
+}
+
+impl Base for Tree {
+    fn read(&self, path: &TreePath) -> Result<Option<Cow<'_, File>>, ReadError> {
+        Ok(self.0.get(path).map(Cow::Borrowed))
+    }
+
+    fn first_from(&self, from: &[u8]) -> Option<&TreePath> {
+        let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(from), Bound::Unbounded);
+        self.0.range::<[u8], _>(bounds).next().map(|(path, _)| path)
+    }
+
+    fn has(&self, path: &[u8]) -> bool {
+        self.0.contains_key(path)
     }
 }
 
@@ -315,37 +287,6 @@ pub fn sha256(bytes: &[u8]) -> Digest {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
-
-    #[test]
-    fn a_path_stays_inside_the_tree_and_out_of_its_git_directory() {
-        let name = "a".repeat(NAME_BYTES_MAX);
-        let (long_name, long) = (format!("{name}a"), format!("{name}/").repeat(12) + &name);
-        #[rustfmt::skip]
-        let cases = [
-            ("retrykit/config.py", Ok(())),
-            (".gitignore",         Ok(())),
-            ("a b/ü.py",           Ok(())),
-            ("...",                Ok(())),
-            ("",                   Err(PathError::Empty)),
-            ("a//b",               Err(PathError::Empty)),
-            ("a/",                 Err(PathError::Empty)),
-            ("/etc/passwd",        Err(PathError::Absolute)),
-            ("../up",              Err(PathError::Dots)),
-            ("a/../../up",         Err(PathError::Dots)),
-            ("./a",                Err(PathError::Dots)),
-            (".git/hooks/x",       Err(PathError::Git)),
-            ("sub/.GIT/config",    Err(PathError::Git)),
-            ("a\0b",               Err(PathError::Character)),
-            ("a\\..\\b",           Err(PathError::Character)),
-            ("a\u{1b}[2Jb",        Err(PathError::Character)),
-            (&name,                Ok(())),
-            (&long_name,           Err(PathError::Long)),
-            (&long,                Err(PathError::Long)),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(TreePath::new(text).map(|_| ()), expected, "{text:?}");
-        }
-    }
 
     fn tree(files: &[(&str, Mode, &str)]) -> Tree {
         let mut tree = Tree::default();
@@ -363,6 +304,7 @@ mod tests {
             tree(&[("a", Mode::Regular, "x"), ("b/c", Mode::Regular, "z")]),
             tree(&[("a", Mode::Regular, "x"), ("b/d", Mode::Regular, "y")]),
             tree(&[("a", Mode::Executable, "x"), ("b/c", Mode::Regular, "y")]),
+            tree(&[("a", Mode::Symlink, "x"), ("b/c", Mode::Regular, "y")]),
             tree(&[("a", Mode::Regular, "xy"), ("b/c", Mode::Regular, "")]),
         ];
         assert_eq!(base.digest(), base.clone().digest());
@@ -377,10 +319,11 @@ mod tests {
     #[test]
     fn whatever_was_done_to_a_written_tree_is_found() {
         type Deed = fn(&Path) -> io::Result<()>;
-        let written = tree(&[("a", Mode::Regular, "x"), ("d/e/f", Mode::Executable, "y")]);
+        let written =
+            tree(&[("a", Mode::Regular, "x"), ("d/e/f", Mode::Executable, "y"), ("d/l", Mode::Symlink, "../a")]);
         let expected = |it: fn(String) -> Difference, path: &str| Some(it(path.to_owned()));
         #[rustfmt::skip]
-        let cases: [(&str, Deed, Option<Difference>); 11] = [
+        let cases: [(&str, Deed, Option<Difference>); 13] = [
             ("nothing",            |_| Ok(()),                                        None),
             ("a deletion",         |it| fs::remove_file(it.join("d/e/f")),            expected(Difference::Deleted, "d/e/f")),
             ("a whole directory",  |it| fs::remove_dir_all(it.join("d")),             expected(Difference::Deleted, "d/e/f")),
@@ -394,6 +337,10 @@ mod tests {
                                                                                       expected(Difference::Changed, "a")),
             ("a file more",        |it| fs::write(it.join("d/e/g"), ""),              expected(Difference::Added, "d/e/g")),
             ("a directory more",   |it| fs::create_dir(it.join("d/g")),               expected(Difference::Added, "d/g")),
+            ("a link elsewhere",   |it| { fs::remove_file(it.join("d/l"))?; symlink("../b", it.join("d/l")) },
+                                                                                      expected(Difference::Changed, "d/l")),
+            ("a file for a link",  |it| { fs::remove_file(it.join("d/l"))?; fs::write(it.join("d/l"), "../a") },
+                                                                                      expected(Difference::Changed, "d/l")),
             ("a dangling link",    |it| symlink("/nowhere", it.join("g")),            expected(Difference::Added, "g")),
         ];
         for (name, deed, difference) in cases {
@@ -402,12 +349,5 @@ mod tests {
             deed(root.path()).unwrap();
             assert_eq!(written.difference(root.path()), difference, "{name}");
         }
-    }
-
-    #[test]
-    fn a_file_that_another_needs_as_a_directory_is_a_collision() {
-        assert_eq!(tree(&[("a", Mode::Regular, ""), ("ab/c", Mode::Regular, "")]).collision(), None);
-        let clash = tree(&[("a/b", Mode::Regular, ""), ("a/b/c/d", Mode::Regular, "")]);
-        assert_eq!(clash.collision().map(|(file, under)| (file, under.as_str())), Some(("a/b", "a/b/c/d")));
     }
 }

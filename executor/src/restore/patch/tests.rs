@@ -1,6 +1,12 @@
+//! The patch as a specification: what is applied, what is refused and how it is said, and that a tree survives the way
+//! through a patch, ours or git's own.
+
+use std::str;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::restore::tree::{File, Tree};
 
 fn path(text: &str) -> TreePath {
     TreePath::new(text).unwrap()
@@ -18,10 +24,16 @@ fn base() -> Tree {
     tree(&[("a.py", "one\ntwo\nthree\nfour\nfive\n"), ("bare", "no newline"), ("crlf", "x\r\ny\r\n"), ("empty", "")])
 }
 
-fn apply(patch: &str) -> Result<Tree, PatchError> {
-    Patch::parse(patch.as_bytes())?.apply(&base())
+fn onto(base: &Tree, patch: &[u8]) -> Result<Tree, PatchError> {
+    Ok(base.with(&Patch::parse(patch)?.apply(base)?))
 }
 
+fn apply(patch: &str) -> Result<Tree, PatchError> {
+    onto(&base(), patch.as_bytes())
+}
+
+/// A new file of three bytes, 0 to 2.
+const BINARY_HEAD: &str = "diff --git a/b b/b\nnew file mode 100644\nindex 0000000000000000000000000000000000000000..8352675d67aed6625ece79af41c27fdb4ee2e867\n";
 const HEAD: &str = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n";
 
 #[test]
@@ -50,6 +62,23 @@ fn what_fits_is_applied_byte_for_byte() {
         ("a deletion",             "diff --git a/crlf b/crlf\ndeleted file mode 100644\n--- a/crlf\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-x\r\n-y\r\n".into(),
                                    "crlf", None),
         ("an empty file deleted",  "diff --git a/empty b/empty\ndeleted file mode 100644\nindex 1..0\n".into(), "empty", None),
+        ("one file in two parts",  format!("{HEAD}@@ -1 +1 @@\n-one\n+1\n{HEAD}@@ -1,2 +1,2 @@\n 1\n-two\n+2\n"), "a.py", Some("1\n2\nthree\nfour\nfive\n")),
+        ("created, then deleted",  "diff --git a/n b/n\nnew file mode 100644\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n\
+                                   diff --git a/n b/n\ndeleted file mode 100644\n--- a/n\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n".into(), "n", None),
+        ("a rename",               "diff --git a/bare b/d/moved\nsimilarity index 100%\nrename from bare\nrename to d/moved\n".into(), "d/moved", Some("no newline")),
+        ("its source",             "diff --git a/bare b/d/moved\nsimilarity index 100%\nrename from bare\nrename to d/moved\n".into(), "bare", None),
+        ("a rename with an edit",  "diff --git a/crlf b/c d\nsimilarity index 50%\nrename from crlf\nrename to c d\n--- a/crlf\n+++ b/c d\t\n@@ -2 +2 @@\n-y\r\n+z\r\n".into(),
+                                   "c d", Some("x\r\nz\r\n")),
+        ("two names exchanged",    "diff --git a/bare b/crlf\nrename from bare\nrename to crlf\ndiff --git a/crlf b/bare\nrename from crlf\nrename to bare\n".into(),
+                                   "bare", Some("x\r\ny\r\n")),
+        ("a copy of what was",     format!("{HEAD}@@ -1 +1 @@\n-one\n+1\ndiff --git a/a.py b/b.py\nsimilarity index 100%\ncopy from a.py\ncopy to b.py\n"),
+                                   "b.py", Some("one\ntwo\nthree\nfour\nfive\n")),
+        ("a symbolic link",        "diff --git a/d/l b/d/l\nnew file mode 120000\n--- /dev/null\n+++ b/d/l\n@@ -0,0 +1 @@\n+../bare\n\\ No newline at end of file\n".into(),
+                                   "d/l", Some("../bare")),
+        ("a file for a link",      "diff --git a/empty b/empty\ndeleted file mode 100644\nindex 1..0\ndiff --git a/empty b/empty\nnew file mode 120000\n\
+                                   --- /dev/null\n+++ b/empty\n@@ -0,0 +1 @@\n+bare\n\\ No newline at end of file\n".into(), "empty", Some("bare")),
+        ("a quoted name",          "diff --git \"a/\\303\\274\" \"b/\\303\\274\"\nnew file mode 100644\n--- /dev/null\n+++ \"b/\\303\\274\"\n@@ -0,0 +1 @@\n+x\n".into(), "ü", Some("x\n")),
+        ("a binary literal",       format!("{BINARY_HEAD}GIT binary patch\nliteral 3\nKcmZQzWC8#H2LJ>B\n\nliteral 0\nHcmV?d00001\n\n"), "b", Some("\u{0}\u{1}\u{2}")),
         ("a line like a header",   format!("{HEAD}@@ -1 +1 @@\n-one\n+++ b/a.py\n"), "a.py", Some("++ b/a.py\ntwo\nthree\nfour\nfive\n")),
     ];
     for (name, patch, file, expected) in cases {
@@ -86,11 +115,42 @@ fn what_does_not_fit_is_refused_with_file_place_expected_and_found() {
         ("a partial deletion",     "diff --git a/crlf b/crlf\ndeleted file mode 100644\n--- a/crlf\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\r\n".into(),
                                    "`crlf`: expected the deletion to cover the file; 3 bytes are left"),
         ("a file under a file",    "diff --git a/bare/x b/bare/x\nnew file mode 100644\n".into(), "`bare` is a file, and `bare/x` needs it as a directory"),
-        ("one file twice",         format!("{HEAD}@@ -1 +1 @@\n-one\n+1\n{HEAD}@@ -2 +2 @@\n-two\n+2\n"), "`a.py` is patched twice"),
+        ("one file renamed twice", "diff --git a/bare b/x\nrename from bare\nrename to x\ndiff --git a/bare b/y\nrename from bare\nrename to y\n".into(),
+                                   "`bare` is renamed or deleted twice"),
+        ("a rename onto a file",   "diff --git a/bare b/crlf\nrename from bare\nrename to crlf\n".into(), "`crlf`: expected no file, since the patch creates it; found one"),
+        ("a rename of nothing",    "diff --git a/x b/y\nrename from x\nrename to y\n".into(), "`x`: expected a file to change; found none"),
+        ("a header that says another name", "diff --git a/x b/y\nrename from bare\nrename to y\n".into(),
+                                   "line 1 of the patch: expected the names of the lines below, found \"diff --git a/x b/y\""),
+        ("a rename and a new file", "diff --git a/x b/x\nnew file mode 100644\nrename from x\nrename to x\n".into(),
+                                   "line 1 of the patch: expected one of: a new file, a deleted file, new modes, a rename, a copy, found \"diff --git a/x b/x\""),
+        ("half of a rename",       "diff --git a/bare b/y\nrename from bare\n".into(),
+                                   "line 1 of the patch: expected one of: a new file, a deleted file, new modes, a rename, a copy, found \"diff --git a/bare b/y\""),
+        ("a line twice",           "diff --git a/bare b/bare\nold mode 100644\nnew mode 100755\nold mode 100644\n".into(),
+                                   "line 4 of the patch: expected each line of a header once, found \"old mode 100644\""),
+        ("another object",         "diff --git a/bare b/bare\nindex 0000000000000000000000000000000000000001..8352675d67aed6625ece79af41c27fdb4ee2e867 100644\n\
+                                    GIT binary patch\nliteral 3\nKcmZQzWC8#H2LJ>B\n\n".into(),
+                                   "`bare`: expected object 0000000000000000000000000000000000000001 before the binary hunk, found 20cbb4d89224e1ed724b7feaf5c4f4479e25212a"),
+        ("another content",        format!("{BINARY_HEAD}GIT binary patch\nliteral 0\nHcmV?d00001\n\n"),
+                                   "`b`: expected object 8352675d67aed6625ece79af41c27fdb4ee2e867 after the binary hunk, found e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"),
+        ("a size that is not so",  format!("{BINARY_HEAD}GIT binary patch\nliteral 4\nKcmZQzWC8#H2LJ>B\n\n"),
+                                   "line 5 of the patch: expected a hunk that inflates to as many bytes as it counts, at most 64 MiB, found \"literal 4\""),
+        ("a line of no base85",    format!("{BINARY_HEAD}GIT binary patch\nliteral 3\nKcmZQzWC8#H2LJ\n\n"),
+                                   "line 6 of the patch: expected a line of base85, or an empty one, found \"KcmZQzWC8#H2LJ\""),
+        ("a cut binary hunk",      format!("{BINARY_HEAD}GIT binary patch\nliteral 3\nKcmZQzWC8#H2LJ>B\n"),
+                                   "line 7 of the patch: expected an empty line after the binary hunk, found the end"),
+        ("abbreviated objects",    "diff --git a/b b/b\nnew file mode 100644\nindex 0..8352675\nGIT binary patch\nliteral 3\nKcmZQzWC8#H2LJ>B\n\n".into(),
+                                   "line 4 of the patch: expected a line `index OLD..NEW` with whole object names above a binary hunk, found \"GIT binary patch\""),
+        ("a link out of the tree", "diff --git a/d/l b/d/l\nnew file mode 120000\n--- /dev/null\n+++ b/d/l\n@@ -0,0 +1 @@\n+../../etc\n\\ No newline at end of file\n".into(),
+                                   "`d/l`: a symbolic link to `../../etc` is refused: it may leave the repository"),
+        ("a file made a link out", "diff --git a/bare b/bare\nold mode 100644\nnew mode 120000\n--- a/bare\n+++ b/bare\n@@ -1 +1 @@\n-no newline\n\\ No newline at end of file\n+/etc\n\\ No newline at end of file\n".into(),
+                                   "`bare`: a symbolic link to `/etc` is refused: it may leave the repository"),
+        ("a file that is no link", "diff --git a/bare b/bare\nindex 1..2 120000\n--- a/bare\n+++ b/bare\n@@ -1 +1 @@\n-no newline\n\\ No newline at end of file\n+x\n\\ No newline at end of file\n".into(),
+                                   "`bare`: expected mode 120000, found 100644"),
+        ("another old mode",       "diff --git a/bare b/bare\nold mode 100755\nnew mode 100644\n".into(), "`bare`: expected mode 100755, found 100644"),
         ("prose above",            format!("Fix it.\n\n{HEAD}@@ -1 +1 @@\n-one\n+1\n"),
-                                   "line 1 of the patch: expected `diff --git a/PATH b/PATH`, twice the same path, found \"Fix it.\""),
+                                   "line 1 of the patch: expected `diff --git a/PATH b/PATH`, found \"Fix it.\""),
         ("no git header",          "--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-one\n+1\n".into(),
-                                   "line 1 of the patch: expected `diff --git a/PATH b/PATH`, twice the same path, found \"--- a/a.py\""),
+                                   "line 1 of the patch: expected `diff --git a/PATH b/PATH`, found \"--- a/a.py\""),
         ("another name below",     "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/bare\n@@ -1 +1 @@\n-one\n+1\n".into(),
                                    "line 3 of the patch: expected `+++ b/PATH` with the path of the header, found \"+++ b/bare\""),
         ("a header without change", "diff --git a/a.py b/a.py\nindex 1..2 100644\n".into(),
@@ -103,7 +163,7 @@ fn what_does_not_fit_is_refused_with_file_place_expected_and_found() {
                                    "line 6 of the patch: expected as many lines as the hunk's header counts, found \"-two\""),
         ("a count out of range",   format!("{HEAD}@@ -1,99999999999 +1 @@\n"), "line 4 of the patch: expected a hunk header (`@@ -l,n +l,n @@`), found \"@@ -1,99999999999 +1 @@\""),
         ("a signed count",         format!("{HEAD}@@ -1,+1 +1 @@\n-one\n+1\n"), "line 4 of the patch: expected a hunk header (`@@ -l,n +l,n @@`), found \"@@ -1,+1 +1 @@\""),
-        ("terminal escapes",       "\u{1b}[2J".into(), "line 1 of the patch: expected `diff --git a/PATH b/PATH`, twice the same path, found \"\\u{1b}[2J\""),
+        ("terminal escapes",       "\u{1b}[2J".into(), "line 1 of the patch: expected `diff --git a/PATH b/PATH`, found \"\\u{1b}[2J\""),
     ];
     for (name, patch, message) in cases {
         assert_eq!(apply(&patch).unwrap_err().to_string(), message, "{name}");
@@ -119,18 +179,15 @@ fn what_could_leave_the_tree_or_means_more_than_text_is_refused_by_name() {
         (new("x/../../up"),     "line 1 of the patch: the path `x/../../up` is refused"),
         (new("/etc/passwd"),    "line 1 of the patch: the path `/etc/passwd` is refused"),
         (new(".git/hooks/pre-commit"), "line 1 of the patch: the path `.git/hooks/pre-commit` is refused"),
-        (new("a\u{1b}[2J"),     "line 1 of the patch: the path `a\\u{1b}[2J` is refused"),
         (new("sub/.Git/config"), "line 1 of the patch: the path `sub/.Git/config` is refused"),
-        ("diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc\n".into(), "line 2 of the patch: a symbolic link is refused"),
-        ("diff --git a/l b/l\nindex 1..2 120000\n".into(), "line 2 of the patch: a symbolic link is refused"),
-        ("diff --git a/s b/s\nnew file mode 160000\n".into(), "line 2 of the patch: a submodule is refused"),
-        ("diff --git a/s b/s\nindex 1..2 160000\n".into(), "line 2 of the patch: a submodule is refused"),
-        ("diff --git a/bare b/bare\nold mode 100644\nnew mode 120000\n".into(), "line 3 of the patch: a symbolic link is refused"),
-        ("diff --git a/b b/b\nindex 1..2\nGIT binary patch\nliteral 1\n".into(), "line 3 of the patch: a binary change is refused"),
-        ("diff --git a/b b/b\nindex 1..2\nBinary files a/b and b/b differ\n".into(), "line 3 of the patch: a binary change is refused"),
-        ("diff --git a/bare b/moved\nsimilarity index 100%\nrename from bare\nrename to moved\n".into(), "line 1 of the patch: a rename, a copy, or two different names is refused"),
-        ("diff --git \"a/\\303\\274\" \"b/\\303\\274\"\nnew file mode 100644\n".into(), "line 1 of the patch: a quoted file name is refused"),
-        ("diff --git a/x b/x\nnew file mode 100600\n".into(), "line 2 of the patch: expected a mode, 100644 or 100755, found \"new file mode 100600\""),
+        (new("a\0b"),            "line 1 of the patch: the path `\"a\\000b\"` is refused"),
+        ("diff --git a/x b/../x\nrename from x\nrename to ../x\n".into(), "line 3 of the patch: the path `../x` is refused"),
+        ("diff --git \"a/.git/h\\303\\274\" \"b/.git/h\\303\\274\"\nnew file mode 100644\n".into(), "line 1 of the patch: the path `\".git/h\\303\\274\"` is refused"),
+        ("diff --git a/s b/s\nnew file mode 160000\n".into(), "line 2 of the patch: a submodule (its commit is not in the patch, so no tree can be made of it) is refused"),
+        ("diff --git a/s b/s\nindex 1..2 160000\n".into(), "line 2 of the patch: a submodule (its commit is not in the patch, so no tree can be made of it) is refused"),
+        ("diff --git a/b b/b\nindex 1..2\nBinary files a/b and b/b differ\n".into(), "line 3 of the patch: a binary change without its content (`git diff --binary` writes it) is refused"),
+        ("diff --git a/bare b/moved\nold mode 100644\nnew mode 100755\n".into(), "line 1 of the patch: expected `diff --git a/PATH b/PATH`, twice the same path (two only in a rename or a copy), found \"diff --git a/bare b/moved\""),
+        ("diff --git a/x b/x\nnew file mode 100600\n".into(), "line 2 of the patch: expected a mode: 100644, 100755 or 120000, found \"new file mode 100600\""),
     ];
     for (patch, message) in cases {
         assert_eq!(apply(&patch).unwrap_err().to_string(), message, "{patch:?}");
@@ -201,8 +258,7 @@ proptest! {
             lines.iter().map(|it| Edit { removed: it.1, above: it.2.clone() }).collect();
         let (patch, new) = diff(&old, &edits, context);
         let base = tree(&[("f", &old.iter().map(|it| ended(it)).collect::<String>())]);
-        let after = Patch::parse(patch.as_bytes()).unwrap().apply(&base).unwrap();
-        prop_assert_eq!(after, tree(&[("f", &new)]));
+        prop_assert_eq!(onto(&base, patch.as_bytes()).unwrap(), tree(&[("f", &new)]));
     }
 
     /// Bytes that resemble a patch parse or are refused; nothing panics, and a parsed patch applies or is refused.
@@ -212,6 +268,9 @@ proptest! {
             Just("diff --git a/a.py b/a.py\n".to_owned()), Just("--- a/a.py\n".to_owned()), Just("+++ b/a.py\n".to_owned()),
             Just("--- /dev/null\n".to_owned()), Just("new file mode 100644\n".to_owned()), Just("old mode 100644\n".to_owned()),
             Just("@@ -1,2 +1,2 @@\n".to_owned()), Just("@@ -0,0 +1 @@\n".to_owned()), Just("\\ No newline\n".to_owned()),
+            Just("rename from a.py\n".to_owned()), Just("rename to b.py\n".to_owned()), Just("copy from bare\n".to_owned()), Just("copy to b\n".to_owned()),
+            Just("diff --git a/a.py b/b.py\n".to_owned()), Just("GIT binary patch\n".to_owned()), Just("literal 3\nKcmZQzWC8#H2LJ>B\n\n".to_owned()), Just("delta 9\n".to_owned()),
+            Just("index 0000000000000000000000000000000000000000..8352675d67aed6625ece79af41c27fdb4ee2e867 100644\n".to_owned()),
             Just("@@ -4294967295,4294967295 +1 @@\n".to_owned()), " [a-z]{0,3}\n", "-[a-z]{0,3}\n", "\\+[a-z]{0,3}\n", ".{0,6}",
         ], 0..12),
     ) {
