@@ -1,7 +1,7 @@
 //! Our patches beside git's own: over random trees, what `git diff` writes we apply to the same tree, and what we write
 //! `git apply` takes to the same tree.
 
-#![expect(clippy::unwrap_used, reason = "a test asserts by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test asserts by panicking, its helpers too")]
 
 use std::fs;
 use std::io::Write as _;
@@ -44,9 +44,9 @@ fn check_in(directory: &Path, tree: &Tree) -> String {
     for entry in fs::read_dir(directory).unwrap().map(Result::unwrap).filter(|it| it.file_name() != ".git") {
         let path = entry.path();
         if entry.file_type().unwrap().is_dir() {
-            fs::remove_dir_all(path).unwrap()
+            fs::remove_dir_all(path).unwrap();
         } else {
-            fs::remove_file(path).unwrap()
+            fs::remove_file(path).unwrap();
         }
     }
     tree.write(directory).unwrap();

@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn a_delta_that_does_not_fit_says_how() {
-        type Fault = &'static str;
+        type Case<'a> = (&'a [u8], Result<&'a [u8], &'static str>);
         #[rustfmt::skip]
-        let cases: [(&[u8], Result<&[u8], Fault>); 11] = [
+        let cases: [Case<'_>; 11] = [
             (&[5, 3, 0x90, 3],                      Ok(b"abc")),                       // copy 3 from 0
             (&[5, 4, 0x91, 2, 3, 1, b'!'],          Ok(b"cde!")),                      // copy 3 from 2, insert 1
             (&[5, 0],                               Ok(b"")),
