@@ -3,6 +3,7 @@
 //! Everything here happens in memory, on validated paths. Nothing that a candidate wrote chooses a path on the
 //! host's disk, and no program of the host (git, patch) ever reads it.
 
+pub mod checkout;
 pub mod patch;
 pub mod path;
 pub mod tree;
