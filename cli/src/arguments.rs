@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Lab(Lab),
     /// Decide what should happen next to the candidate in a file that an agent wrote.
     Decide(Decide),
+    /// Say which of a repository's own tests the two test actions would run for a patch; runs nothing.
+    Menu(Menu),
     /// Run one command in a sandbox, or say what this kernel offers.
     Sandbox {
         #[command(subcommand)]
@@ -74,6 +76,19 @@ pub(crate) struct Decide {
     #[arg(long, value_name = "MS")]
     pub(crate) deadline: Option<u64>,
     /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Menu {
+    /// The repository as it was before the patch.
+    #[arg(value_name = "REPO")]
+    pub(crate) repository: PathBuf,
+    /// The patch; `-` reads standard input. Only its file names are looked at.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) patch: PathBuf,
+    /// Print JSON, as `tack decide --menu` reads it.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Decide(arguments) => commands::decide::run(&arguments),
+        Command::Menu(arguments) => commands::menu::run(&arguments),
         Command::Sandbox { command: SandboxCommand::Check(arguments) } => commands::sandbox::check(&arguments),
         Command::Sandbox { command: SandboxCommand::Run(arguments) } => return commands::sandbox::run(&arguments),
     };

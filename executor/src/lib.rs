@@ -19,6 +19,7 @@
 
 pub mod evidence;
 pub mod lab;
+pub mod menu;
 pub mod restore;
 pub mod runner;
 pub mod task;

@@ -2,4 +2,5 @@
 
 pub(crate) mod decide;
 pub(crate) mod lab;
+pub(crate) mod menu;
 pub(crate) mod sandbox;

@@ -153,7 +153,9 @@ pub fn text(name: &[u8]) -> String {
             Some((letter, _)) => quoted.extend(['\\', char::from(*letter)]),
             None if plain(byte) => quoted.push(char::from(*byte)),
             // Writing to a string does not fail.
-            None => drop(write!(quoted, "\\{byte:03o}")),
+            None => {
+                write!(quoted, "\\{byte:03o}").ok();
+            }
         }
     }
     quoted.push('"');
