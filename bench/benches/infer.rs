@@ -117,12 +117,12 @@ fn tokens(length: usize, shared: usize, turn: usize) -> Vec<u32> {
 fn load(arguments: &Arguments, precision: PrecisionPolicy, shown: bool) -> Outcome<Engine> {
     let mut steps: Vec<(LoadPhase, Moment)> = Vec::new();
     let source = BundleSource::directory(&arguments.directory);
-    let engine = Engine::load_in_phases(&source, arguments.options(precision), &mut |phase| {
+    let engine = Engine::load_in_phases(&source, &arguments.options(precision), &mut |phase| {
         steps.push((phase, Moment::now()));
     })?;
     if shown {
         let source = match engine.pack_source() {
-            PackSource::File => "the pack file",
+            PackSource::File { .. } => "the pack file",
             PackSource::Written { .. } => "the bundle, pack file written",
             _ => "the bundle alone",
         };

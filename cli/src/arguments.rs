@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use tack_controller::engine::{Isa, Precision, PrecisionPolicy};
 
 /// Decides what should happen next to a candidate patch, and carries it out in a sandbox.
 ///
@@ -72,6 +73,21 @@ pub(crate) struct Decide {
     /// The issue text, or a task row that holds it, for recordings that hold none.
     #[arg(long, value_name = "FILE")]
     pub(crate) issue: Option<PathBuf>,
+    /// Hold weights and inputs of the network as: `auto` (what the bundle's lambda was chosen for, else 12-bit integers in
+    /// large networks), `exact` (32-bit floats), `integer` (12 bits and wider, by measured error).
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = precision)]
+    pub(crate) precision: PrecisionPolicy,
+    /// Use these instructions of the processor (scalar, neon, avx2, avx-vnni, avx512, avx512-vnni) instead of the fastest;
+    /// no result depends on it. Also from the variable `TACK_CPU_ISA`.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cpu_isa: Option<Isa>,
+    /// Keep packed weights, 2 bytes a weight, in this directory instead of beside the bundle or, where that cannot be
+    /// written, in `$XDG_CACHE_HOME/tack`.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_pack")]
+    pub(crate) pack_dir: Option<PathBuf>,
+    /// Neither read nor write packed weights: each start packs them anew.
+    #[arg(long)]
+    pub(crate) no_pack: bool,
     /// Answer within this many milliseconds: with a decision, or with a fallback that says it is one.
     #[arg(long, value_name = "MS")]
     pub(crate) deadline: Option<u64>,
@@ -143,6 +159,15 @@ fn bytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| "expected a number of bytes, such as 268435456, 256M or 1G")?;
     number.checked_mul(unit).filter(|&it| it > 0).ok_or_else(|| "out of range".to_owned())
+}
+
+fn precision(name: &str) -> Result<PrecisionPolicy, String> {
+    match name {
+        "auto" => Ok(PrecisionPolicy::Worthwhile),
+        "exact" => Ok(PrecisionPolicy::Fixed(Precision::Float)),
+        "integer" => Ok(PrecisionPolicy::Measured),
+        _ => Err("expected auto, exact or integer".to_owned()),
+    }
 }
 
 #[cfg(test)]

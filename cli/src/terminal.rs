@@ -26,6 +26,11 @@ pub(crate) fn warning(text: &str) {
     line(&format!("tack: warning: {text}"));
 }
 
+/// Prints something that the user may want to know.
+pub(crate) fn note(text: &str) {
+    line(&format!("tack: {text}"));
+}
+
 /// Shows `text` in place while standard error is a terminal; an empty one clears it.
 pub(crate) fn progress(text: &str) {
     let mut stderr = io::stderr().lock();

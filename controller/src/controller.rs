@@ -1,23 +1,27 @@
 //! One decision: state, tokens, hidden state, estimates, choice.
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use tack_core::estimate::HeadOutputError;
 use tack_core::receipt::{Backend, DecisionDigests, DecisionReceipt, RegimeMatch, Ruling, RulingError, Training};
 use tack_core::wire::Version;
 use tack_core::{
-    ActionSet, Decide, DecisionState, Digest, Estimates, FallbackReason, FieldShares, Lambda, Micros, Precision,
-    Regime, Spans, Stage,
+    Action, ActionSet, Decide, DecisionState, Digest, Estimates, FallbackReason, Field, FieldShares, Lambda, Micros,
+    PerAction, Regime, Spans, Stage, Tokens,
 };
 use tack_kernels::bundle::digest_files;
-use tack_kernels::{BundleError, BundleSource, CpuNetwork, ForwardError, Network, Options, Stop};
+use tack_kernels::engine::{LoadPhase, PackSource};
+use tack_kernels::{
+    BundleError, BundleSource, Engine, EngineError, EngineOptions, ForwardError, Network, Precision, PrecisionPolicy,
+    Stop,
+};
 
-use crate::availability::{available, fallback_action, unavailable};
-use crate::clock::{StageClock, TimeUp, micros};
+use crate::availability::{Unavailable, available, fallback_action, unavailable};
+use crate::clock::{StageClock, TimeUp};
 use crate::digests::{issue_digest, regime_digest, shares_digest, state_digest};
 use crate::encode::{EncodeReport, Encoded, Encoder};
 use crate::fallback::{Fallback, NoneAvailable};
+use crate::load::{LoadTimes, phase_name};
 use crate::record::{ControllerRecord, OtherPrecision, RECORD_FILE, RecordError};
 use crate::report::Decision;
 use crate::template::TemplateError;
@@ -39,8 +43,10 @@ pub const BUNDLE_FILES: [&str; 7] = [
 
 /// The code that runs the forward pass here.
 const BACKEND: Backend = Backend::Cpu;
-/// What it computes in.
-const PRECISION: Precision = Precision::F32;
+
+/// Tokens that share one pass over the weights, at most, unless a single state has more: two full states. At the full
+/// shape a token takes 230 kB of keys and values and 40 kB of everything else.
+const PASS_TOKENS_MOST: usize = 2 * FieldShares::TOTAL.0 as usize;
 
 /// A model bundle that decides.
 #[derive(Debug)]
@@ -48,10 +54,12 @@ pub struct Controller {
     /// What each decision is made with; may be changed between decisions.
     pub settings: Settings,
     encoder: Encoder,
-    network: CpuNetwork,
+    network: Engine,
     record: ControllerRecord,
     digests: BundleDigest,
-    load: Micros,
+    load: LoadTimes,
+    /// The beginning of the last state, which the next one of the same task shares: its keys and values are pinned.
+    kept: Vec<u32>,
 }
 
 /// What the caller decides with.
@@ -92,6 +100,9 @@ pub enum OpenError {
     /// The network's files, or a file that could not be opened.
     #[error("the model bundle cannot be used")]
     Bundle(#[source] BundleError),
+    /// The processor, or an option that the engine does not have.
+    #[error("the engine cannot run the model")]
+    Engine(#[source] EngineError),
     /// `tokenizer.json`.
     #[error("the tokenizer cannot be used")]
     Tokenizer(#[source] TokenizerError),
@@ -162,7 +173,7 @@ impl Controller {
     /// # Errors
     /// [`OpenError`] names the file, the place, what was expected and what was found.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, OpenError> {
-        Self::load(&BundleSource::directory(directory), Options::default())
+        Self::load(&BundleSource::directory(directory), &EngineOptions::default(), &mut |_| {})
     }
 
     /// Opens a bundle that the program carries, as `(file name, content)`.
@@ -170,15 +181,22 @@ impl Controller {
     /// # Errors
     /// As [`Controller::open`]; messages call the files `embedded:NAME`.
     pub fn embedded(files: &[(&'static str, &'static [u8])]) -> Result<Self, OpenError> {
-        Self::load(&BundleSource::memory(files.iter().copied()), Options::default())
+        Self::load(&BundleSource::memory(files.iter().copied()), &EngineOptions::default(), &mut |_| {})
     }
 
-    /// Opens a bundle with options of the network's.
+    /// Opens a bundle with options of the network's; `hear` is told of each phase as it begins.
+    ///
+    /// Under [`PrecisionPolicy::Worthwhile`] a bundle whose lambda was chosen for a precision of this engine's gets that
+    /// one, since the lambda holds for no other.
     ///
     /// # Errors
     /// As [`Controller::open`].
-    pub fn load(source: &BundleSource, options: Options) -> Result<Self, OpenError> {
-        let started = Instant::now();
+    pub fn load(
+        source: &BundleSource,
+        options: &EngineOptions,
+        hear: &mut dyn FnMut(LoadPhase),
+    ) -> Result<Self, OpenError> {
+        let mut times = LoadTimes::start();
         let read = |file| source.open(file).map_err(OpenError::Bundle);
         let (record_bytes, tokenizer_bytes) = (read(RECORD_FILE)?, read(TOKENIZER_FILE)?);
 
@@ -197,7 +215,22 @@ impl Controller {
         same("tokenizer", record.digests.tokenizer, tokenizer_digest)?;
 
         // 3. The network, and that it takes whatever the encoder makes.
-        let network = CpuNetwork::load(source, options).map_err(OpenError::Bundle)?;
+        let mut options = options.clone();
+        if options.precision == PrecisionPolicy::Worthwhile {
+            options.precision = match record.lambda_gate.ran_on() {
+                Some((Backend::Cpu, tack_core::Precision::F32)) => PrecisionPolicy::Fixed(Precision::Float),
+                Some((Backend::Cpu, tack_core::Precision::Int12)) => PrecisionPolicy::Measured,
+                _ => options.precision,
+            };
+        }
+        let loaded = Engine::load_in_phases(source, &options, &mut |phase| {
+            times.enter(phase_name(phase));
+            hear(phase);
+        });
+        let network: Engine = loaded.map_err(|error| match error {
+            EngineError::Bundle(error) => OpenError::Bundle(error),
+            other => OpenError::Engine(other),
+        })?;
         same("network", record.digests.network, network.digest())?;
         let (positions, rows) = (network.config().max_position_embeddings, network.config().vocab_size);
         if positions < FieldShares::TOTAL.0 as usize {
@@ -215,8 +248,8 @@ impl Controller {
             regime: regime_digest(&record.regime),
             shares: shares_digest(&encoder.shares()),
         };
-        let load = micros(started.elapsed());
-        Ok(Self { settings: Settings::default(), encoder, network, record, digests, load })
+        times.end();
+        Ok(Self { settings: Settings::default(), encoder, network, record, digests, load: times, kept: Vec::new() })
     }
 
     /// What turns states into tokens.
@@ -239,14 +272,32 @@ impl Controller {
 
     /// How long opening took.
     #[must_use]
-    pub const fn load_time(&self) -> Micros {
-        self.load
+    pub fn load_times(&self) -> &LoadTimes {
+        &self.load
+    }
+
+    /// Where the packed weights came from.
+    #[must_use]
+    pub fn pack_source(&self) -> &PackSource {
+        self.network.pack_source()
+    }
+
+    /// Threads of a forward pass.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.network.threads()
+    }
+
+    /// Bytes of keys and values that are kept for the next decisions.
+    #[must_use]
+    pub fn cached_bytes(&self) -> usize {
+        self.network.cached_bytes()
     }
 
     /// The instruction set of the inner loop.
     #[must_use]
     pub fn isa(&self) -> &'static str {
-        self.network.isa()
+        self.network.isa().name()
     }
 
     /// What stands behind the weights.
@@ -270,7 +321,16 @@ impl Controller {
 #[derive(Default)]
 struct Progress {
     encoding: Option<EncodeReport>,
+    cached: Tokens,
     estimates: Option<Estimates>,
+}
+
+/// What a decision is made with, whatever the network says.
+struct Frame {
+    reasons: PerAction<Option<Unavailable>>,
+    available: ActionSet,
+    instead: Action,
+    digests: DecisionDigests,
 }
 
 impl Controller {
@@ -288,45 +348,72 @@ impl Controller {
         state: &DecisionState<'_>,
         clock: &mut StageClock<'_>,
     ) -> Result<Decision, DecideError> {
-        // 1. What may be chosen, which comes before everything, and the price of cost.
+        let mut decisions = self.decide_batch(&[*state], clock)?;
+        Ok(decisions.swap_remove(0)) // one state, one decision
+    }
+
+    /// Decisions on several states, which share passes over the weights: each is what it would be alone.
+    ///
+    /// They share the clock too: the latency of each is that of all, and where the time is up, all of them fall back.
+    ///
+    /// # Errors
+    /// [`DecideError`] of the first state that has one; as [`Controller::decide_within`].
+    pub fn decide_batch(
+        &mut self,
+        states: &[DecisionState<'_>],
+        clock: &mut StageClock<'_>,
+    ) -> Result<Vec<Decision>, DecideError> {
+        // 1. What may be chosen, which comes before everything, and the price of cost. What a decision is made on is
+        //    hashed here because a state may be large, and after the estimates nothing may take time.
+        let lambda = self.lambda()?;
+        let precision = self.network.precision();
+        let frames: Vec<Frame> = states.iter().map(|state| self.frame(state, clock)).collect::<Result<_, _>>()?;
+
+        // 2. States to estimates, as long as there is time.
+        let progress = self.estimate(states, clock)?;
+
+        // 3. The rule; and the fallback, in case.
+        let reason = FallbackReason::DeadlineMissed;
+        let mut ends = Vec::with_capacity(states.len());
+        for (frame, Progress { encoding, cached, estimates }) in frames.into_iter().zip(progress) {
+            let choose = |estimates| {
+                clock.enter(Stage::Select);
+                let ruling = Ruling::choose(estimates, frame.available, lambda, precision);
+                clock.exit(Stage::Select);
+                ruling
+            };
+            let chosen = estimates.map(choose).transpose().map_err(DecideError::Rule)?;
+            let fallen = Ruling::fall_back(frame.instead, reason, frame.available, lambda, precision);
+            ends.push((frame, encoding, cached, chosen, fallen.map_err(DecideError::Rule)?));
+        }
+        let (regime, training) = (self.regime_match(), self.training());
+
+        // 4. The last look at the clock.
+        let TimeUp { latency, is_late } = clock.look();
+        let decision = |(frame, encoding, cached, chosen, fallen): (Frame, _, _, Option<Ruling>, Ruling)| {
+            let Frame { reasons, digests, .. } = frame;
+            let (ruling, fallback) = match chosen {
+                Some(chosen) if !is_late => (chosen, None),
+                _ => (fallen, Some(Fallback::new(reason, clock))),
+            };
+            let stage_times = latency.stages.clone();
+            let receipt =
+                DecisionReceipt { version: Version, digests, regime, training, backend: BACKEND, ruling, stage_times };
+            Decision { receipt, encoding, cached, reasons, fallback, latency: latency.clone() }
+        };
+        Ok(ends.into_iter().map(decision).collect())
+    }
+
+    fn frame(&self, state: &DecisionState<'_>, clock: &mut StageClock<'_>) -> Result<Frame, DecideError> {
         let allowed = self.settings.allowed;
         let reasons = unavailable(&state.menu, allowed);
         let available = available(&reasons);
         let none = DecideError::NoneAvailable(NoneAvailable { allowed });
         let instead = fallback_action(state, available).ok_or(none)?;
-        let lambda = self.lambda()?;
-
-        // 2. What the decision is made on. It is hashed here because a state may be large, and after the estimates
-        //    nothing may take time.
         clock.enter(Stage::Digest);
         let digests = self.decision_digests(state);
         clock.exit(Stage::Digest);
-
-        // 3. State to estimates, as long as there is time.
-        let Progress { encoding, estimates } = self.estimate(state, clock)?;
-
-        // 4. The rule; and the fallback, in case.
-        let choose = |estimates| {
-            clock.enter(Stage::Select);
-            let ruling = Ruling::choose(estimates, available, lambda, PRECISION);
-            clock.exit(Stage::Select);
-            ruling
-        };
-        let chosen = estimates.map(choose).transpose().map_err(DecideError::Rule)?;
-        let reason = FallbackReason::DeadlineMissed;
-        let fallen = Ruling::fall_back(instead, reason, available, lambda, PRECISION).map_err(DecideError::Rule)?;
-        let (regime, training) = (self.regime_match(), self.training());
-
-        // 5. The last look at the clock.
-        let TimeUp { latency, is_late } = clock.look();
-        let (ruling, fallback) = match chosen {
-            Some(chosen) if !is_late => (chosen, None),
-            _ => (fallen, Some(Fallback::new(reason, clock))),
-        };
-        let stage_times = latency.stages.clone();
-        let receipt =
-            DecisionReceipt { version: Version, digests, regime, training, backend: BACKEND, ruling, stage_times };
-        Ok(Decision { receipt, encoding, reasons, fallback, latency })
+        Ok(Frame { reasons, available, instead, digests })
     }
 
     /// The caller's lambda, or the bundle's where it was chosen for what computes the estimates here.
@@ -334,7 +421,7 @@ impl Controller {
         if let Some(lambda) = self.settings.lambda {
             return Ok(lambda);
         }
-        self.record.lambda_gate.serves(BACKEND, PRECISION).map_err(DecideError::Gate)?;
+        self.record.lambda_gate.serves(BACKEND, self.network.precision()).map_err(DecideError::Gate)?;
         Ok(self.record.lambda)
     }
 
@@ -349,31 +436,81 @@ impl Controller {
         }
     }
 
-    fn estimate(&mut self, state: &DecisionState<'_>, clock: &mut StageClock<'_>) -> Result<Progress, DecideError> {
-        if clock.is_late() {
-            return Ok(Progress::default());
-        }
-        let Encoded { ids, report } = self.encoder.encode(state, clock);
-        let encoded = Progress { encoding: Some(report), estimates: None };
-        if clock.is_late() {
-            return Ok(encoded);
+    /// Tokens, hidden states and estimates of the states; one entry a state.
+    fn estimate(
+        &mut self,
+        states: &[DecisionState<'_>],
+        clock: &mut StageClock<'_>,
+    ) -> Result<Vec<Progress>, DecideError> {
+        // 1. Tokens.
+        let mut encoded = Vec::with_capacity(states.len());
+        for state in states {
+            if clock.is_late() {
+                break;
+            }
+            encoded.push(self.encoder.encode(state, clock));
         }
 
+        // 2. As many at once as a pass takes.
+        let mut progress = Vec::with_capacity(states.len());
+        let mut rest = &*encoded;
+        while !rest.is_empty() && rest.len() + progress.len() == states.len() && !clock.is_late() {
+            let mut sum = 0;
+            let fits = |it: &&Encoded| {
+                sum += it.ids.len();
+                sum <= PASS_TOKENS_MOST
+            };
+            let (group, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            let Some(of_group) = self.pass(group, clock)? else { break };
+            progress.extend(of_group);
+            rest = after;
+        }
+
+        // 3. What there was no time for.
+        let unfinished = |it: &Encoded| Progress { encoding: Some(it.report.clone()), ..Progress::default() };
+        progress.extend(rest.iter().map(unfinished));
+        progress.resize_with(states.len(), Progress::default);
+        Ok(progress)
+    }
+
+    /// One pass; `None` if the time was up before its end.
+    fn pass(&mut self, encoded: &[Encoded], clock: &mut StageClock<'_>) -> Result<Option<Vec<Progress>>, DecideError> {
         clock.enter(Stage::Forward);
         let timer = clock.timer();
-        let hidden = self.network.hidden(&ids, Stop::when(&|| timer.is_late()));
+        let tokens: Vec<&[u32]> = encoded.iter().map(|it| &*it.ids).collect();
+        let hidden = self.network.hidden_batch(&tokens, Stop::when(&|| timer.is_late()));
+        if let (Ok(_), Some(last)) = (&hidden, encoded.last()) {
+            self.keep(last);
+        }
         clock.exit(Stage::Forward);
         let hidden = match hidden {
             Ok(hidden) => hidden,
-            Err(ForwardError::Stopped) => return Ok(encoded),
+            Err(ForwardError::Stopped) => return Ok(None),
             Err(error) => return Err(DecideError::Forward(error)),
         };
 
         clock.enter(Stage::Heads);
-        let estimates = Estimates::from_heads(&self.network.outputs(&hidden));
+        let finish = |((encoded, &cached), hidden): ((&Encoded, &usize), Vec<f32>)| {
+            let estimates = Estimates::from_heads(&self.network.outputs(&hidden)).map_err(DecideError::HeadOutput)?;
+            let cached = Tokens(u32::try_from(cached).unwrap_or(u32::MAX));
+            Ok(Progress { encoding: Some(encoded.report.clone()), cached, estimates: Some(estimates) })
+        };
+        let finished: Result<Vec<_>, _> =
+            encoded.iter().zip(self.network.last_cached()).zip(hidden).map(finish).collect();
         clock.exit(Stage::Heads);
-        let estimates = Some(estimates.map_err(DecideError::HeadOutput)?);
-        Ok(Progress { estimates, ..encoded })
+        finished.map(Some)
+    }
+
+    /// Pins what the next decision on the same task begins with too: everything before the patch. What an earlier task
+    /// began with is left to its age.
+    fn keep(&mut self, encoded: &Encoded) {
+        let before_patch = encoded.report.fields[Field::Patch as usize].start.0 as usize;
+        let beginning = encoded.ids.get(..before_patch).unwrap_or_default();
+        if self.kept != beginning {
+            self.network.unpin(&self.kept);
+            self.network.pin(beginning);
+            beginning.clone_into(&mut self.kept);
+        }
     }
 }
 

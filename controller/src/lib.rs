@@ -25,6 +25,7 @@ pub mod digests;
 pub mod encode;
 pub mod fallback;
 pub mod fit;
+pub mod load;
 pub mod record;
 pub mod report;
 pub mod template;
@@ -42,4 +43,10 @@ pub use controller::{Controller, DecideError, OpenError, Settings};
 pub use encode::{Encoded, Encoder};
 pub use fallback::{Undecided, fall_back};
 pub use report::{Decision, DecisionReport};
+
+/// What a caller says to the network that a bundle is run on.
+pub mod engine {
+    pub use tack_kernels::engine::{LoadPhase, PACKS_KEPT, PackFile, PackPlace, PackSource};
+    pub use tack_kernels::{BundleSource, EngineOptions, Isa, IsaError, Precision, PrecisionPolicy};
+}
 pub use tokenizer::Tokenizer;

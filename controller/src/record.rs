@@ -86,6 +86,15 @@ impl GateRecord {
         }
     }
 
+    /// What the gate's rows were computed with; `None` where it did not run.
+    #[must_use]
+    pub const fn ran_on(&self) -> Option<(Backend, Precision)> {
+        match self {
+            Self::NotRun(_) => None,
+            Self::Ran(gate) => Some((gate.context().backend, gate.context().precision)),
+        }
+    }
+
     /// Whether its lambda holds for estimates of `backend` in `precision`; where the gate did not run, lambda is 0 and
     /// holds for all.
     ///

@@ -6,12 +6,14 @@ use tack_core::{
     Action, Decided, Digest, Estimate, FallbackReason, Lambda, Micros, NormalizedCost, PerAction, Precision,
     Probability, Regime, Tokens, Utility, lead, utilities,
 };
+use tack_kernels::engine::PackSource;
 
 use crate::availability::{Unavailable, available};
 use crate::clock::Latency;
 use crate::controller::Controller;
 use crate::encode::{EncodeReport, FieldReport};
 use crate::fallback::{Fallback, Undecided};
+use crate::load::LoadTimes;
 use crate::record::{ControllerRecord, TrainingRecord};
 use crate::window::ObservationReport;
 
@@ -25,6 +27,8 @@ pub struct Decision {
     pub receipt: DecisionReceipt,
     /// What the network saw of the state, or would have seen; `None` where the time was up before there were tokens.
     pub encoding: Option<EncodeReport>,
+    /// Tokens from the front that were not computed again: their keys and values were kept from an earlier decision.
+    pub cached: Tokens,
     /// Why each action that is not available is not.
     pub reasons: PerAction<Option<Unavailable>>,
     /// What was missed, where the answer is a fallback.
@@ -100,6 +104,8 @@ pub struct ActionReport {
 pub struct TokensReport<'a> {
     /// All tokens.
     pub total: Tokens,
+    /// Of them, from the front, what was kept from an earlier decision and not computed again.
+    pub cached: Tokens,
     /// Digest of the token numbers: equal if and only if the network saw the same.
     pub digest: Digest,
     /// One entry a field.
@@ -128,8 +134,16 @@ pub struct ModelReport<'a> {
     pub precision: Precision,
     /// With which instructions.
     pub isa: &'static str,
+    /// On how many threads.
+    pub threads: usize,
     /// How long the bundle took to open, in microseconds.
     pub load: Micros,
+    /// The same by phase.
+    pub load_phases: &'a LoadTimes,
+    /// `bundle`, or `pack_file`: where the packed weights came from.
+    pub packed_from: &'static str,
+    /// The pack file that was used or written; `None` where there is none.
+    pub pack_file: Option<String>,
 }
 
 /// For whom the estimates hold.
@@ -148,6 +162,7 @@ impl Decision {
     pub fn report<'a>(&'a self, controller: &'a Controller) -> DecisionReport<'a> {
         let ruling = &self.receipt.ruling;
         let record = controller.record();
+        let pack = controller.pack_source();
         let (gate_met, gate_reason) = record.lambda_gate.verdict();
         let (near_tie, lead) = match ruling.end() {
             RulingEnd::Chosen { estimates, near_tie, .. } => {
@@ -175,6 +190,7 @@ impl Decision {
             near_tie,
             tokens: self.encoding.as_ref().map(|encoding| TokensReport {
                 total: encoding.total,
+                cached: self.cached,
                 digest: encoding.digest,
                 fields: &encoding.fields,
                 observations: &encoding.observations,
@@ -189,7 +205,14 @@ impl Decision {
                 backend: self.receipt.backend,
                 precision: ruling.precision(),
                 isa: controller.isa(),
-                load: controller.load_time(),
+                threads: controller.threads(),
+                load: controller.load_times().total(),
+                load_phases: controller.load_times(),
+                packed_from: if matches!(pack, PackSource::File { .. }) { "pack_file" } else { "bundle" },
+                pack_file: match pack {
+                    PackSource::File { path } | PackSource::Written { path, .. } => Some(path.display().to_string()),
+                    PackSource::Bundle | PackSource::NotWritten(_) => None,
+                },
             }),
             regime: Some(RegimeReport { trained_under: &record.regime, matches: self.receipt.regime }),
             digests: Some(&self.receipt.digests),

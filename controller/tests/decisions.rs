@@ -21,7 +21,7 @@ use tack_core::{
     Issue, Lambda, LambdaGate, Menu, Micros, NormalizedCost, PairCost, Patch, PerAction, Precision, Probability, Spans,
     Stage, StateOutcomes,
 };
-use tack_kernels::{BundleSource, CpuNetwork, Network, Options};
+use tack_kernels::{BundleSource, CpuNetwork, EngineOptions, Network, Options, PrecisionPolicy};
 
 fn controller() -> Controller {
     Controller::embedded(&MINI).unwrap()
@@ -365,6 +365,11 @@ fn a_lambda_is_served_as_it_was_chosen_or_not_at_all() {
     assert_eq!((&report["lambda_from"], &report["model"]["gate_met"]), (&json!("bundle"), &json!(true)));
     assert_eq!(decision.receipt.ruling.lambda(), Lambda::new(0.02).unwrap());
 
+    // Integers where the lambda was chosen for integers, although so small a network gets floats by itself.
+    let mut integers = gated(Backend::Cpu, Precision::Int12);
+    let ruling = integers.decide(&STATE, &mut ()).unwrap().receipt.ruling;
+    assert_eq!((ruling.precision(), ruling.lambda()), (Precision::Int12, Lambda::new(0.02).unwrap()));
+
     for (backend, precision) in [(Backend::Cpu, Precision::Bf16), (Backend::Cuda, Precision::F32)] {
         let mut other = gated(backend, precision);
         let error = other.decide(&STATE, &mut ()).unwrap_err();
@@ -377,6 +382,130 @@ fn a_lambda_is_served_as_it_was_chosen_or_not_at_all() {
         let note = format!("The bundle's lambda would not hold: {why}.");
         assert!(decision.report(&other).notes.contains(&note), "{note}");
     }
+}
+
+/// A task's decisions one after the other: a step adds an observation, and now and then the patch changes.
+fn steps() -> Vec<(Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>)> {
+    let patch = |step: usize| format!("--- a/f.py\n+++ b/f.py\n@@ -1 +1 @@\n-x = 0\n+x = {}\n", step / 3).into_bytes();
+    let seen =
+        |step: usize| (format!("pytest -k {step}").into_bytes(), format!("{step} failed\n").repeat(9).into_bytes());
+    (0..7).map(|step| (patch(step), (0..step).map(seen).collect())).collect()
+}
+
+/// Runs `decide` over the steps' states, with an issue of some blocks.
+fn over_steps<R>(mut decide: impl FnMut(&[DecisionState<'_>]) -> R) -> R {
+    let issue = "The queue loses a job when a worker dies twice in a row. ".repeat(20);
+    let steps = steps();
+    let seen: Vec<Vec<_>> = steps
+        .iter()
+        .map(|(_, seen)| (0_u32..).zip(seen).map(|(at, (call, output))| observation(at, call, output)).collect())
+        .collect();
+    let states: Vec<_> = steps
+        .iter()
+        .zip(&seen)
+        .map(|((patch, _), seen)| DecisionState {
+            issue: Issue::Known(issue.as_bytes()),
+            patch: Patch::Known(patch),
+            observations: seen,
+            ..NOTHING
+        })
+        .collect();
+    decide(&states)
+}
+
+/// Whatever a controller has seen before and whatever else is in the call, in both precisions.
+#[test]
+fn a_decision_is_the_same_cold_cached_and_in_a_batch() {
+    let load = |precision, cache_bytes| {
+        let options = EngineOptions { precision, cache_bytes, ..EngineOptions::default() };
+        Controller::load(&BundleSource::memory(MINI), &options, &mut |_| {}).unwrap()
+    };
+    for (policy, precision) in
+        [(PrecisionPolicy::Worthwhile, Precision::F32), (PrecisionPolicy::Measured, Precision::Int12)]
+    {
+        let (mut cold, mut warm) = (load(policy, 0), load(policy, 64 << 20));
+        let known = |it: &Decision| (it.receipt.digests, it.receipt.ruling);
+        over_steps(|states| {
+            let expected: Vec<_> = states.iter().map(|state| cold.decide(state, &mut ()).unwrap()).collect();
+            assert!(expected.iter().all(|it| it.cached.0 == 0 && it.receipt.ruling.precision() == precision));
+            let mut cached = 0;
+            for (state, expected) in states.iter().zip(&expected) {
+                let found = warm.decide(state, &mut ()).unwrap();
+                assert_eq!(known(&found), known(expected));
+                cached += found.cached.0;
+                let report = serde_json::to_value(found.report(&warm)).unwrap();
+                assert_eq!(report["tokens"]["cached"], found.cached.0);
+            }
+            assert!(cached > 1_000, "{cached} tokens of {} states were kept", states.len());
+            let mut nobody = ();
+            for controller in [&mut warm, &mut load(policy, 0)] {
+                let found = controller.decide_batch(states, &mut StageClock::start(&mut nobody, None)).unwrap();
+                assert_eq!(found.iter().map(known).collect::<Vec<_>>(), expected.iter().map(known).collect::<Vec<_>>());
+            }
+        });
+    }
+}
+
+/// What a task's decisions share stays, whatever comes between; another task takes its place.
+#[test]
+fn the_beginning_of_the_last_task_outlives_others_in_a_small_cache() {
+    let controller = controller();
+    let of_one = over_steps(|states| {
+        let mut controller = Controller::embedded(&MINI).unwrap();
+        controller.decide(&states[6], &mut ()).unwrap();
+        controller.cached_bytes()
+    });
+    drop(controller);
+    let options = EngineOptions { cache_bytes: of_one, ..EngineOptions::default() };
+    let mut controller = Controller::load(&BundleSource::memory(MINI), &options, &mut |_| {}).unwrap();
+    over_steps(|states| {
+        for state in states.iter().chain(states) {
+            let decision = controller.decide(state, &mut ()).unwrap();
+            assert!(controller.cached_bytes() <= of_one);
+            let beginning = decision.encoding.unwrap().fields[2].start.0;
+            assert!(decision.cached.0 >= beginning / 64 * 64 || state.observations.is_empty(), "{}", decision.cached.0);
+        }
+    });
+}
+
+/// The engine's files beside a bundle are none of the bundle's.
+#[test]
+fn a_second_start_maps_the_pack_file_and_decides_alike() {
+    use tack_kernels::engine::{PackFile, PackPlace, PackSource};
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in MINI {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let elsewhere = folder.path().join("cache/tack");
+    let mut receipts = Vec::new();
+    for place in [PackPlace::Beside { otherwise: None }, PackPlace::In(elsewhere)] {
+        for start in 0..2 {
+            let options = EngineOptions {
+                precision: PrecisionPolicy::Measured,
+                pack_file: PackFile::Always,
+                pack_place: place.clone(),
+                ..EngineOptions::default()
+            };
+            let mut phases = Vec::new();
+            let source = BundleSource::directory(folder.path());
+            let mut controller = Controller::load(&source, &options, &mut |phase| phases.push(phase)).unwrap();
+            assert_eq!(matches!(controller.pack_source(), PackSource::File { .. }), start == 1, "{place:?}");
+            let decision = controller.decide(&STATE, &mut ()).unwrap();
+            let report = serde_json::to_value(decision.report(&controller)).unwrap();
+            let model = &report["model"];
+            assert_eq!(model["packed_from"], ["bundle", "pack_file"][start]);
+            assert!(model["pack_file"].as_str().unwrap().ends_with(".measured.pack"), "{model}");
+            let names: Vec<_> = model["load_phases"].as_array().unwrap().iter().map(|it| &it["phase"]).collect();
+            let expected: &[&str] = match start {
+                0 => &["tokenizer", "read", "identify", "open_pack", "check", "pack", "write_pack", "fit"],
+                _ => &["tokenizer", "read", "identify", "open_pack", "fit"],
+            };
+            assert_eq!(names, expected);
+            assert_eq!(phases.len() + 1, expected.len());
+            receipts.push((decision.receipt.digests, decision.receipt.ruling));
+        }
+    }
+    assert!(receipts.windows(2).all(|pair| pair[0] == pair[1]));
 }
 
 /// A bundle's files, by name.
@@ -397,7 +526,7 @@ fn changed(change: &[(&'static str, Vec<u8>)]) -> Files {
 }
 
 fn load(files: Files) -> Result<Controller, String> {
-    Controller::load(&BundleSource::memory(files), Options::default()).map_err(|error| {
+    Controller::load(&BundleSource::memory(files), &EngineOptions::default(), &mut |_| {}).map_err(|error| {
         let mut message = error.to_string();
         let mut source = error.source();
         while let Some(inner) = source {

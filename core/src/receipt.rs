@@ -35,6 +35,9 @@ closed_enum! {
         F16 = "f16",
         /// Brain float, sums in single.
         Bf16 = "bf16",
+        /// Integers of 12 bits, and wider or singles in matrices whose measured error asks for it; sums are exact, then in
+        /// single.
+        Int12 = "int12",
     }
 }
 
@@ -334,7 +337,8 @@ mod tests {
 
     #[test]
     fn the_near_tie_flag_follows_the_precision() {
-        for (precision, near_tie) in [(Precision::F32, false), (Precision::Bf16, true), (Precision::F16, true)] {
+        let rows = [(Precision::F32, false), (Precision::Bf16, true), (Precision::F16, true), (Precision::Int12, true)];
+        for (precision, near_tie) in rows {
             let ruling = Ruling::choose(estimates(CELLS), ActionSet::ALL, Lambda::ZERO, precision).unwrap();
             assert!(matches!(ruling.end(), RulingEnd::Chosen { near_tie: found, .. } if *found == near_tie));
         }

@@ -86,7 +86,7 @@ fn closed_enums_keep_their_positions() {
     closed::<OutcomeUnavailable>(
         "transport set_up restore pretest_not_run grader_time_out grading verifier_invalid interrupted",
     );
-    closed::<Precision>("f32 f16 bf16");
+    closed::<Precision>("f32 f16 bf16 int12");
     closed::<ReadinessGate>("intent state observation action evidence recovery");
     closed::<Refusal>("not_listed protected malformed over_limit outside_tree not_checked");
     closed::<RegimePart>("repair_policy scaffold budget");

@@ -4,7 +4,7 @@
 //! checkpoint as Hugging Face writes it, optionally a LoRA adapter as PEFT writes it, and two heads.
 //!
 //! Three networks run it on the processor. [`CpuNetwork`] reads plainly, in 32-bit floats, with the adapter folded or
-//! apart: it is what the controller runs today. [`Engine`] is the fast one: packed weights, in integers whose precision is
+//! apart. [`Engine`] is the fast one, and what the controller runs: packed weights, in integers whose precision is
 //! measured or in floats, a prefix cache, several states at once. [`mod@reference`] computes in 64-bit floats and shares no
 //! code with either: both are judged by it, and it by transformers.
 //!

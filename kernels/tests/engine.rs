@@ -31,7 +31,7 @@ fn tokens(length: usize, vocab_size: usize) -> Vec<u32> {
 }
 
 fn load(case: &str, options: EngineOptions) -> Engine {
-    Engine::load(&BundleSource::directory(golden(case)), options).unwrap()
+    Engine::load(&BundleSource::directory(golden(case)), &options).unwrap()
 }
 
 fn options(precision: Precision) -> EngineOptions {
@@ -60,17 +60,25 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 fn check_goldens(precision: PrecisionPolicy, limit: f64) {
     let mut worst = (0.0, String::new());
+    let mut of_output = 0.0_f64;
     for case in CASES {
         let bytes = std::fs::read(golden(case).join("expected.safetensors")).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
         for (adapter, weights) in [(Adapter::None, "base"), (Adapter::Folded, "adapted")] {
             let mut engine = load(case, EngineOptions { adapter, precision, ..EngineOptions::default() });
+            let output_error = engine.precision().output_error();
             for length in LENGTHS {
                 let name = format!("{weights}.f32.{length}");
                 let hidden = engine.hidden(&tokens(length, engine.config().vocab_size), Stop::never()).unwrap();
                 let HeadOutputs { success_logits, cost_preactivations } = engine.outputs(&hidden);
                 let outputs = [success_logits.0, cost_preactivations.0].concat();
                 let part = |part| expected(&file, &format!("{name}.{part}"));
+                // What a decision takes for granted of each output alone, when it calls two actions a near tie.
+                for (found, expected) in outputs.iter().zip([part("success"), part("cost")].concat()) {
+                    let error = f64::from((found - expected).abs()) / f64::from(expected.abs().max(1.0));
+                    assert!(error <= output_error, "{case}, {name}: {found} for {expected}, off by {error:.2e}");
+                    of_output = error.max(of_output);
+                }
                 for (what, found, expected) in
                     [("hidden", hidden, part("hidden")), ("outputs", outputs, [part("success"), part("cost")].concat())]
                 {
@@ -84,7 +92,7 @@ fn check_goldens(precision: PrecisionPolicy, limit: f64) {
             }
         }
     }
-    println!("{}", worst.1);
+    println!("{}; an output alone: {of_output:.2e}", worst.1);
 }
 
 /// The judge itself, judged.

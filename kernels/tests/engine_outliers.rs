@@ -149,7 +149,7 @@ fn planted_outliers_are_met_with_more_bits_where_they_cost() {
         let exact: Vec<_> = texts.iter().map(|tokens| reference.hidden(tokens).unwrap()).collect();
         let load = |precision| {
             let options = EngineOptions { adapter: Adapter::None, precision, ..EngineOptions::default() };
-            Engine::load(&source, options).unwrap()
+            Engine::load(&source, &options).unwrap()
         };
         let mut measured: Engine = load(PrecisionPolicy::Measured);
         let mut standard = load(PrecisionPolicy::Fixed(Precision::STANDARD));

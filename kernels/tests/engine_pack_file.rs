@@ -6,7 +6,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use tack_kernels::engine::{PackFile, PackSource};
+use tack_kernels::engine::{PACKS_KEPT, PackFile, PackPlace, PackSource};
 use tack_kernels::{Adapter, BundleSource, Engine, EngineOptions, Network, Stop};
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ fn bundle(case: &str) -> TempDir {
 fn load(directory: &Path, adapter: Adapter) -> Engine {
     let threads = NonZeroUsize::new(2).unwrap();
     let options = EngineOptions { adapter, threads, pack_file: PackFile::Always, ..EngineOptions::default() };
-    Engine::load(&BundleSource::directory(directory), options).unwrap()
+    Engine::load(&BundleSource::directory(directory), &options).unwrap()
 }
 
 fn hidden(engine: &mut Engine) -> Vec<u32> {
@@ -50,7 +50,7 @@ fn the_second_start_maps_what_the_first_one_wrote() {
     assert!(matches!(first.pack_source(), PackSource::Written { .. }), "{:?}", first.pack_source());
     let expected = hidden(&mut first);
     let mut second = load(directory.path(), Adapter::Folded);
-    assert!(matches!(second.pack_source(), PackSource::File), "{:?}", second.pack_source());
+    assert!(matches!(second.pack_source(), PackSource::File { .. }), "{:?}", second.pack_source());
     assert_eq!((hidden(&mut second), second.digest()), (expected, first.digest()));
     assert_eq!((second.repacked_layers(), second.precisions()), (0, first.precisions()));
     // No other file was left, and the base without its adapter is another bundle with a file of its own.
@@ -86,6 +86,82 @@ fn a_directory_that_takes_no_file_still_serves() {
     assert_eq!(hidden(&mut engine), expected);
 }
 
+/// Beside the bundle first; where nothing can be written, elsewhere, memo of the digests included.
+#[test]
+fn the_first_place_that_takes_a_file_gets_it() {
+    let directory = bundle("plain");
+    let other = directory.path().join("cache/of/tack");
+    let place = |place| EngineOptions { pack_file: PackFile::Always, pack_place: place, ..EngineOptions::default() };
+    let source = BundleSource::directory(directory.path());
+    let load = |options: &EngineOptions| Engine::<tack_kernels::ActionHeads>::load(&source, options).unwrap();
+    let nowhere = PathBuf::from("/dev/null/none");
+    #[rustfmt::skip]
+    let cases = [ // place                                                     written to
+        (PackPlace::Beside { otherwise: Some(other.clone()) },                 Some(directory.path())),
+        (PackPlace::In(other.clone()),                                         Some(&*other)),
+        (PackPlace::In(nowhere),                                               None),
+    ];
+    for (kept, expected) in cases {
+        let engine = load(&place(kept.clone()));
+        match (engine.pack_source(), expected) {
+            (PackSource::Written { path, bytes, .. }, Some(expected)) => {
+                assert_eq!(path.parent(), Some(expected), "{kept:?}");
+                assert_eq!(*bytes, fs::metadata(path).unwrap().len());
+                assert!(matches!(load(&place(kept)).pack_source(), PackSource::File { path: found } if found == path));
+            }
+            (PackSource::NotWritten(_), None) => {}
+            (other, _) => unreachable!("{kept:?}: {other:?}"),
+        }
+    }
+    // With the bundle's own file gone and a directory in its way, the other place is used.
+    let [pack] = &pack_files(directory.path())[..] else { unreachable!("one pack file") };
+    fs::remove_file(pack).unwrap();
+    fs::create_dir_all(pack.join("in the way")).unwrap();
+    let engine = load(&place(PackPlace::Beside { otherwise: Some(other.clone()) }));
+    assert!(matches!(engine.pack_source(), PackSource::File { path } if path.starts_with(&other)));
+}
+
+/// Four processes' worth of engines that start at once from nothing: each gets its weights, and one sound file is left.
+#[test]
+fn starts_at_once_do_not_disturb_each_other() {
+    let directory = bundle("plain");
+    let hidden: Vec<_> = std::thread::scope(|scope| {
+        let starts: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| hidden(&mut load(directory.path(), Adapter::Folded)))).collect();
+        starts.into_iter().map(|start| start.join().unwrap()).collect()
+    });
+    assert!(hidden.windows(2).all(|pair| pair[0] == pair[1]));
+    let left: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(left.len(), FILES.len() + 2, "the bundle, its pack file and the memo: {left:?}");
+    let mut again = load(directory.path(), Adapter::Folded);
+    assert!(matches!(again.pack_source(), PackSource::File { .. }));
+    assert_eq!((self::hidden(&mut again), again.repacked_layers()), (hidden[0].clone(), 0));
+}
+
+#[test]
+fn a_directory_keeps_the_newest_few_and_no_leavings() {
+    let directory = bundle("plain");
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(90_000);
+    let names =
+        ["tack-engine.0.measured.pack", "tack-engine.1.5.0.partial", "another.pack", "tack-engine.2.6.0.partial"];
+    for (name, age) in names.into_iter().zip([Some(old), Some(old), Some(old), None]) {
+        let file = fs::File::create(directory.path().join(name)).unwrap();
+        age.map_or(Ok(()), |age| file.set_modified(age)).unwrap();
+    }
+    for index in 0..PACKS_KEPT {
+        let path = directory.path().join("heads.safetensors");
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] = u8::try_from(index).unwrap();
+        fs::write(&path, bytes).unwrap();
+        let engine = load(directory.path(), Adapter::Folded);
+        assert!(matches!(engine.pack_source(), PackSource::Written { .. }));
+    }
+    let is_there = names.map(|name| directory.path().join(name).exists());
+    assert_eq!(is_there, [false, false, true, true], "the oldest and what was abandoned are gone, and nothing else");
+    assert_eq!(pack_files(directory.path()).len(), PACKS_KEPT + 1, "one of which is another's");
+}
+
 /// Every byte that is flipped, and every length that it is cut to: refused at once or repaired when touched, and the
 /// result is the same.
 #[test]
@@ -117,7 +193,7 @@ fn damage_is_found_and_the_result_stays() {
             assert_eq!(hidden(&mut engine), expected, "{case}, step {step}");
             match engine.pack_source() {
                 // Padding between layers is part of no layer, and changes nothing.
-                PackSource::File => outcomes[0] += usize::from(engine.repacked_layers() > 0),
+                PackSource::File { .. } => outcomes[0] += usize::from(engine.repacked_layers() > 0),
                 PackSource::Written { .. } => outcomes[1] += 1,
                 other => unreachable!("{other:?}"),
             }

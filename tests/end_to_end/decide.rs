@@ -113,7 +113,7 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
     );
     let (missing, here) = ("/nowhere/at/all.traj".to_owned(), folder.path().to_str().unwrap().to_owned());
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 22] = [
         (&[&missing],                              "cannot open `/nowhere/at/all.traj`"),
         (&[&here],                                 "is not a regular file"),
         (&["/dev/zero"],                           "is not a regular file"),
@@ -132,6 +132,9 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
         (&[&traj, "--menu", &menu],                "at most 5 test functions; found 6"),
         (&[&preds, "--instance", "nobody"],        "no row for the instance `nobody`"),
         (&[&preds, "--issue", &tasks],             "tasks.jsonl`\n  because: no row for the instance `"),
+        (&[&traj, "--cpu-isa", "mmx"],             "expected one of scalar, neon, avx2, avx-vnni, avx512, avx512-vnni"),
+        (&[&traj, "--cpu-isa", OTHER_ISA],         "this processor does not have"),
+        (&[&traj, "--precision", "int4"],          "expected auto, exact or integer"),
         (&[],                                      "required"),
     ];
     for (arguments, sentence) in cases {
@@ -141,6 +144,46 @@ fn a_wrong_question_ends_with_2_and_a_sentence() {
         assert!(output.stdout.is_empty(), "{arguments:?}");
         assert!(!output.stderr.contains(&0x1b), "{arguments:?}: a file speaks to the terminal");
     }
+}
+
+/// Instructions of the other architecture.
+const OTHER_ISA: &str = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+
+#[test]
+fn instructions_change_nothing_and_precision_says_what_it_is() {
+    let traj = samples().join("swe-agent/pydicom__pydicom-1458.traj");
+    let traj = traj.to_str().unwrap();
+    let standard = json(&decide([traj, "--json"]));
+    assert_eq!((&standard["model"]["precision"], &standard["tokens"]["cached"]), (&"f32".into(), &0.into()));
+    let phases = standard["model"]["load_phases"].as_array().unwrap();
+    assert!(phases.iter().any(|it| it["phase"] == "pack" && it["wall"].is_u64()), "{phases:?}");
+
+    for precision in ["exact", "integer"] {
+        let outputs = [
+            decide([traj, "--json", "--precision", precision]),
+            decide([traj, "--json", "--precision", precision, "--cpu-isa", "scalar"]),
+            Command::new(env!("CARGO_BIN_EXE_tack"))
+                .args(["decide", traj, "--json", "--precision", precision, "--no-pack"])
+                .env("TACK_CPU_ISA", "scalar")
+                .output()
+                .unwrap(),
+        ];
+        let outputs = outputs.map(|output| json(&output));
+        assert_eq!([&outputs[1], &outputs[2]].map(|it| &it["model"]["isa"]), ["scalar"; 2]);
+        for output in &outputs {
+            assert_eq!(output["model"]["precision"], if precision == "exact" { "f32" } else { "int12" });
+            assert_eq!(output["estimates"], outputs[0]["estimates"]);
+            assert_eq!(output["estimates"] == standard["estimates"], precision == "exact", "rounding shows");
+        }
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_tack")).args(["decide", traj]).env("TACK_CPU_ISA", "mmx").output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("the variable `TACK_CPU_ISA` is of no use\n  because: `mmx`"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! `tack decide`: a file, a decision, and why.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use tack_controller::engine::{
+    BundleSource, EngineOptions, Isa, IsaError, LoadPhase, PACKS_KEPT, PackFile, PackPlace, PackSource,
+};
 use tack_controller::{Controller, DecisionReport, StageClock, fall_back};
 use tack_core::{ActionSet, FallbackReason, Lambda, Micros, Spans, Stage, Utility};
 use tack_trajectory::usage::OutputTokens;
@@ -33,11 +36,7 @@ pub(crate) fn run(arguments: &arguments::Decide) -> Result<u8, Failure> {
     }
 
     clock.enter(Stage::Load);
-    let controller = match &arguments.model {
-        Some(directory) => Controller::open(directory),
-        None => Controller::embedded(&mini::FILES),
-    };
-    let mut controller = controller.map_err(Failure::bad_input)?;
+    let mut controller = open(arguments)?;
     clock.exit(Stage::Load);
     if clock.is_late() {
         let undecided = fall_back(&state, ActionSet::ALL, late, &clock).map_err(Failure::bad_input)?;
@@ -64,6 +63,72 @@ fn print(
         terminal::answer_people(&text).map_err(Failure::unknown)?;
     }
     Ok(exit::DONE)
+}
+
+/// Opens the model. What takes a second, or a gigabyte of somebody's disk, is said.
+fn open(arguments: &arguments::Decide) -> Result<Controller, Failure> {
+    let source = match &arguments.model {
+        Some(directory) => BundleSource::directory(directory),
+        None => BundleSource::memory(mini::FILES),
+    };
+    let options = EngineOptions {
+        isa: isa(arguments)?,
+        precision: arguments.precision,
+        pack_file: if arguments.no_pack { PackFile::Never } else { PackFile::Worthwhile },
+        pack_place: match &arguments.pack_dir {
+            Some(directory) => PackPlace::In(directory.clone()),
+            None => PackPlace::Beside { otherwise: cache_directory() },
+        },
+        ..EngineOptions::default()
+    };
+    let controller = Controller::load(&source, &options, &mut |phase| {
+        if let LoadPhase::WritePack { bytes } = phase {
+            let size = megabytes(bytes);
+            terminal::note(&format!(
+                "writing {size} of packed weights, so that the next start need not pack; `--no-pack` does not"
+            ));
+        }
+    });
+    let controller = controller.map_err(Failure::bad_input)?;
+    match controller.pack_source() {
+        PackSource::Written { path, bytes, .. } => terminal::note(&format!(
+            "wrote `{}`, {}; it may be deleted at any time, and at most {PACKS_KEPT} such files stay in a directory",
+            path.display(),
+            megabytes(*bytes)
+        )),
+        PackSource::NotWritten(error) => terminal::warning(&format!(
+            "packed weights are not kept, so the next start packs again: {error}; `--pack-dir DIR` keeps them elsewhere"
+        )),
+        PackSource::Bundle | PackSource::File { .. } => {}
+    }
+    Ok(controller)
+}
+
+/// The flag's, or the variable's.
+fn isa(arguments: &arguments::Decide) -> Result<Option<Isa>, Failure> {
+    match (arguments.cpu_isa, std::env::var(ISA_VARIABLE)) {
+        (Some(isa), _) => Ok(Some(isa)),
+        (None, Ok(name)) => name.parse().map(Some).map_err(|source| Failure::bad_input(IsaVariable(source))),
+        (None, Err(_)) => Ok(None),
+    }
+}
+
+const ISA_VARIABLE: &str = "TACK_CPU_ISA";
+
+#[derive(Debug, thiserror::Error)]
+#[error("the variable `{ISA_VARIABLE}` is of no use")]
+struct IsaVariable(#[source] IsaError);
+
+/// `$XDG_CACHE_HOME/tack`, by the XDG base directory specification: without that variable `~/.cache/tack`, and a path
+/// that is not absolute counts as none.
+fn cache_directory() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    base.map(|base| base.join("tack"))
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{} MB", bytes.div_ceil(1_000_000))
 }
 
 fn read(arguments: &arguments::Decide) -> Result<Read, Failure> {
@@ -242,6 +307,13 @@ fn for_people(source: &Source<'_>, report: &DecisionReport<'_>) -> Result<String
     writeln!(out, "latency: {} = {}", milliseconds(latency.total), parts.join(", "))?;
     if let (Some(model), Some(lambda), Some(from)) = (&report.model, report.lambda, report.lambda_from) {
         writeln!(out, "model: {} {}, lambda {} ({from})", model.name, model.digest, lambda.get())?;
+        let phases = model.load_phases.phases().iter().map(|it| format!("{} {}", it.phase, milliseconds(it.wall)));
+        let (load, phases) = (milliseconds(model.load), phases.collect::<Vec<_>>().join(", "));
+        writeln!(
+            out,
+            "engine: {}, {}, {} threads; opened in {load} = {phases}",
+            model.precision, model.isa, model.threads
+        )?;
     }
     for note in &report.notes {
         writeln!(out, "note: {note}")?;

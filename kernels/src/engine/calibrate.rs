@@ -20,8 +20,11 @@ use crate::network::Stop;
 /// How the precision of weights and inputs is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrecisionPolicy {
-    /// For each matrix the fastest whose measured error is small enough.
+    /// [`PrecisionPolicy::Measured`] from [`PACK_LEAST`](crate::engine::PACK_LEAST) weights on; floats below, where choosing
+    /// takes longer than rounding saves.
     #[default]
+    Worthwhile,
+    /// For each matrix the fastest whose measured error is small enough.
     Measured,
     /// The same for all.
     Fixed(Precision),
@@ -31,6 +34,7 @@ impl std::fmt::Display for PrecisionPolicy {
     /// A name that a file may have: `measured`, or the bits of weights and inputs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Worthwhile => f.write_str("worthwhile"),
             Self::Measured => f.write_str("measured"),
             Self::Fixed(Precision::Float) => f.write_str("float"),
             Self::Fixed(Precision::Integer { weight_bits, activation_bits }) => {

@@ -26,8 +26,10 @@ pub use calibrate::PrecisionPolicy;
 pub use isa::{Isa, IsaError};
 pub use layer::{LayerPrecision, Role};
 pub use matrix::Precision;
-pub use network::{Engine, EngineError, EngineOptions, LoadPhase, PACK_LEAST, PackFile, PackSource, PassTokens};
-pub use pack_file::PackFileError;
+pub use network::{
+    Engine, EngineError, EngineOptions, LoadPhase, PACK_LEAST, PackFile, PackPlace, PackSource, PassTokens,
+};
+pub use pack_file::{PACKS_KEPT, PackFileError};
 pub use peak::Peak;
 
 /// The threads of an engine.

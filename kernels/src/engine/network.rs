@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use tack_core::Digest;
@@ -16,14 +17,16 @@ use crate::engine::forward::{Frame, Pass, Sequence, Workspace};
 use crate::engine::isa::{Isa, IsaError, Kernels};
 use crate::engine::kv::{BLOCK, HeadLayout, KvBlock, KvSequence};
 use crate::engine::layer::{LayerPrecision, PackedLayer, pack_attention};
-use crate::engine::matrix::Matrix;
+use crate::engine::matrix::{Matrix, Precision};
+#[cfg(doc)]
+use crate::engine::pack_file::PACKS_KEPT;
 use crate::engine::pack_file::{self, Identity, PackFileError, Unchecked};
 use crate::engine::prefix_cache::PrefixCache;
 use crate::engine::stamps;
 use crate::network::{ActionHeads, ForwardError, HeadsKind, Network, Stop};
 
 /// How an engine is built and run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// What is done with the adapter: folded, or left out. [`Adapter::Apart`] is the reference's alone.
     pub adapter: Adapter,
@@ -35,11 +38,38 @@ pub struct EngineOptions {
     pub precision: PrecisionPolicy,
     /// Bytes of keys and values that are kept for later passes, at most.
     pub cache_bytes: usize,
-    /// Whether packed weights are kept in a file beside the bundle.
+    /// Whether packed weights are kept in a file.
     pub pack_file: PackFile,
+    /// Where that file lies.
+    pub pack_place: PackPlace,
 }
 
-/// Whether packed weights are kept in a file beside the bundle, for the next start. A bundle in memory has no beside.
+/// Where a pack file lies: about 2 bytes a weight, 4 where a matrix is floats. At most [`PACKS_KEPT`] stay in a directory.
+///
+/// Any number of processes may start from one place at once: a file is written under a name of its own and renamed, and
+/// one that was removed lives on for whoever has mapped it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PackPlace {
+    /// Beside the bundle; where that cannot be written, in another directory, if there is one.
+    Beside {
+        /// Made when it is needed.
+        otherwise: Option<PathBuf>,
+    },
+    /// In this directory alone, which is made when it is needed.
+    In(PathBuf),
+}
+
+impl PackPlace {
+    /// The directories in the order in which they are tried.
+    fn directories<'a>(&'a self, bundle: &'a Path) -> Vec<&'a Path> {
+        match self {
+            Self::Beside { otherwise } => std::iter::once(bundle).chain(otherwise.as_deref()).collect(),
+            Self::In(directory) => vec![directory],
+        }
+    }
+}
+
+/// Whether packed weights are kept in a file, for the next start. A bundle in memory has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PackFile {
     /// Where packing takes longer than a blink: from [`PACK_LEAST`] weights on.
@@ -71,6 +101,7 @@ impl Default for EngineOptions {
             precision: PrecisionPolicy::default(),
             cache_bytes: CACHE_BYTES,
             pack_file: PackFile::default(),
+            pack_place: PackPlace::Beside { otherwise: None },
         }
     }
 }
@@ -88,8 +119,11 @@ pub enum LoadPhase {
     Check,
     /// Weights are rounded and packed.
     Pack,
-    /// The pack file is written.
-    WritePack,
+    /// The pack file is written: so many bytes.
+    WritePack {
+        /// Its size, but for its header.
+        bytes: u64,
+    },
     /// Nothing is left to do.
     Ready,
 }
@@ -103,11 +137,18 @@ pub enum PackSource {
     Written {
         /// Why there was none to use.
         reason: PackFileError,
+        /// Where it is.
+        path: PathBuf,
+        /// How large it is.
+        bytes: u64,
     },
     /// From the bundle; the pack file could not be written.
     NotWritten(PackFileError),
     /// From the pack file.
-    File,
+    File {
+        /// Where it is.
+        path: PathBuf,
+    },
 }
 
 /// What a pass had to do.
@@ -149,6 +190,7 @@ pub struct Engine<H = ActionHeads> {
     workspace: Workspace,
     cache: PrefixCache,
     last_pass: PassTokens,
+    last_cached: Vec<usize>,
     pack_source: PackSource,
     repacked: usize,
     kind: PhantomData<fn() -> H>,
@@ -177,7 +219,7 @@ impl<H: HeadsKind> Engine<H> {
     /// # Errors
     /// [`EngineError::Isa`] if the processor lacks `options.isa`; [`EngineError::Apart`] for an adapter that is to be kept
     /// apart; [`EngineError::Bundle`] for whatever is wrong with the bundle.
-    pub fn load(source: &BundleSource, options: EngineOptions) -> Result<Self, EngineError> {
+    pub fn load(source: &BundleSource, options: &EngineOptions) -> Result<Self, EngineError> {
         Self::load_in_phases(source, options, &mut |_| {})
     }
 
@@ -187,7 +229,7 @@ impl<H: HeadsKind> Engine<H> {
     /// As [`Engine::load`].
     pub fn load_in_phases(
         source: &BundleSource,
-        options: EngineOptions,
+        options: &EngineOptions,
         phase: &mut dyn FnMut(LoadPhase),
     ) -> Result<Self, EngineError> {
         let isa = options.isa.map_or(Ok(Isa::detect()), Isa::require).map_err(EngineError::Isa)?;
@@ -207,45 +249,52 @@ impl<H: HeadsKind> Engine<H> {
             config,
         };
         let pool = Threads::new(options.threads);
+        let large = weights_of(&parsed) >= PACK_LEAST;
         let worthwhile = match options.pack_file {
             PackFile::Always => true,
             PackFile::Never => false,
-            PackFile::Worthwhile => weights_of(&parsed) >= PACK_LEAST,
+            PackFile::Worthwhile => large,
+        };
+        let precision = match options.precision {
+            PrecisionPolicy::Worthwhile if large => PrecisionPolicy::Measured,
+            PrecisionPolicy::Worthwhile => PrecisionPolicy::Fixed(Precision::Float),
+            given => given,
         };
         let directory = source.as_directory().filter(|_| worthwhile);
+        let places = directory.map(|directory| options.pack_place.directories(directory));
 
         // 2. Which bundle it is.
         phase(LoadPhase::Identify);
-        let digests = match directory {
-            Some(directory) => stamps::digests(directory, &parsed.files).0,
-            None => parsed.files.iter().map(|(_, bytes)| bytes.digest()).collect(),
+        let digests = match (directory, &places) {
+            (Some(directory), Some(places)) => stamps::digests(directory, places, &parsed.files).0,
+            _ => parsed.files.iter().map(|(_, bytes)| bytes.digest()).collect(),
         };
         let file_digests: BTreeMap<_, _> = parsed.files.iter().map(|(name, _)| name.clone()).zip(digests).collect();
         let digest = digest_files(file_digests.iter().map(|(name, digest)| (name.as_str(), *digest)));
 
         // 3. Its packed weights, from the file or anew.
-        let policy = options.precision.to_string();
-        let identity = directory.map(|directory| Identity { directory, bundle: digest, policy: &policy });
+        let policy = precision.to_string();
+        let identity = places.as_ref().map(|directories| Identity { directories, bundle: digest, policy: &policy });
         let opened = identity.map(|identity| {
             phase(LoadPhase::OpenPack);
             pack_file::open(identity, &frame.config, &parsed.weights.layers)
         });
         let (layers, pack_source): (Vec<_>, _) = match opened {
-            Some(Ok(layers)) => {
+            Some(Ok((path, layers))) => {
                 let layers = layers.into_iter().map(|(packed, it)| CheckedLayer { packed, unchecked: Some(it) });
-                (layers.collect(), PackSource::File)
+                (layers.collect(), PackSource::File { path })
             }
             not_opened => {
                 phase(LoadPhase::Check);
                 parsed.weights.check_finite().map_err(EngineError::Bundle)?;
                 phase(LoadPhase::Pack);
-                let packed = calibrate(kernels, &pool, &frame, &parsed.weights.layers, options.precision);
+                let packed = calibrate(kernels, &pool, &frame, &parsed.weights.layers, precision);
                 check_folded(&packed, &mut parsed).map_err(EngineError::Bundle)?;
                 let pack_source = match (identity, not_opened) {
                     (Some(identity), Some(Err(reason))) => {
-                        phase(LoadPhase::WritePack);
+                        phase(LoadPhase::WritePack { bytes: pack_file::layer_bytes(&frame.config, &packed) });
                         match pack_file::write(identity, &pool, &frame.config, &packed) {
-                            Ok(()) => PackSource::Written { reason },
+                            Ok((path, bytes)) => PackSource::Written { reason, path, bytes },
                             Err(error) => PackSource::NotWritten(error),
                         }
                     }
@@ -268,6 +317,7 @@ impl<H: HeadsKind> Engine<H> {
             workspace: Workspace::default(),
             cache,
             last_pass: PassTokens::default(),
+            last_cached: Vec::new(),
             pack_source,
             repacked: 0,
             kind: PhantomData,
@@ -310,6 +360,19 @@ impl<H: HeadsKind> Engine<H> {
         self.isa
     }
 
+    /// Threads of a pass.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// What a receipt calls the precision of this network: single only where no matrix is rounded to integers.
+    #[must_use]
+    pub fn precision(&self) -> tack_core::Precision {
+        let mut matrices = self.layers.iter().flat_map(|layer| layer.packed.precision());
+        if matrices.all(|it| it == Precision::Float) { tack_core::Precision::F32 } else { tack_core::Precision::Int12 }
+    }
+
     /// The precision of each matrix of each layer.
     #[must_use]
     pub fn precisions(&self) -> Vec<LayerPrecision> {
@@ -346,9 +409,10 @@ impl<H: HeadsKind> Engine<H> {
             let own = copied.into_iter().chain(std::iter::repeat_with(|| KvBlock::zeroed(layout))).take(own).collect();
             sequences.push(Sequence { tokens: &tokens[start..], start, cache: KvSequence { shared: hit.shared, own } });
         }
+        self.last_cached = sequences.iter().map(|sequence| sequence.start).collect();
         self.last_pass = PassTokens {
             computed: sequences.iter().map(|sequence| sequence.tokens.len()).sum(),
-            cached: sequences.iter().map(|sequence| sequence.start).sum(),
+            cached: self.last_cached.iter().sum(),
         };
 
         // 2. Layer by layer; one that came from a file is checked when it is first touched.
@@ -377,6 +441,12 @@ impl<H: HeadsKind> Engine<H> {
     #[must_use]
     pub fn last_pass(&self) -> PassTokens {
         self.last_pass
+    }
+
+    /// The same of each sequence of the last pass: how many of its tokens were there.
+    #[must_use]
+    pub fn last_cached(&self) -> &[usize] {
+        &self.last_cached
     }
 
     /// Keeps the keys and values that `tokens` begins with, as far as a pass has computed them, until they are unpinned as

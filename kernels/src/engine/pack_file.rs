@@ -32,6 +32,19 @@ use crate::engine::matrix::{Body, Matrix, Precision};
 /// Names the layout of panels, which all instruction sets share, and of this file. Another layout, another name.
 const LAYOUT: &str = "tack pack 1: pairs of i16 [N/32][K/2][32], little-endian";
 
+/// How the name of a pack file begins and ends.
+const PREFIX: &str = "tack-engine.";
+const SUFFIX: &str = ".pack";
+/// How the name of a file that is being written ends.
+const PARTIAL: &str = ".partial";
+
+/// Pack files that stay in one directory: a bundle with its adapter and without, by two policies. Beyond them the oldest
+/// are removed when one is written.
+pub const PACKS_KEPT: usize = 4;
+
+/// Age in seconds from which on a file that is being written counts as left behind by a process that died.
+const ABANDONED_S: u64 = 3600;
+
 const MAGIC: [u8; 8] = *b"tackpack";
 /// Length of the header, its digest, the magic.
 const TRAILER_BYTES: usize = 8 + 32 + 8;
@@ -94,7 +107,8 @@ pub enum PackFileError {
 /// What a pack file is for.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity<'a> {
-    pub(crate) directory: &'a Path,
+    /// Where it may lie; never empty.
+    pub(crate) directories: &'a [&'a Path],
     /// Of the bundle.
     pub(crate) bundle: Digest,
     /// The policy by which precisions were chosen.
@@ -102,10 +116,11 @@ pub(crate) struct Identity<'a> {
 }
 
 impl Identity<'_> {
-    /// The file's path: the first half of the digest names it, the whole of it is inside.
-    fn path(&self) -> PathBuf {
-        let digest = self.bundle.to_string();
-        self.directory.join(format!("tack-engine.{}.{}.pack", &digest[..16], self.policy))
+    /// The file's paths, in the order in which they are tried: the first half of the digest names it, the whole of it is
+    /// inside.
+    fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        let name = format!("{PREFIX}{}.{}{SUFFIX}", &self.bundle.to_string()[..16], self.policy);
+        self.directories.iter().map(move |directory| directory.join(&name))
     }
 }
 
@@ -160,16 +175,43 @@ fn arrays(config: &Config, precision: LayerPrecision) -> Option<(Vec<[Range<usiz
     Some((all, end))
 }
 
-/// Maps the pack file of a bundle, if it is there and sound as far as its header goes.
+/// The layers of a pack file, each with what must hold before it is used.
+type MappedLayers = Vec<(PackedLayer, Unchecked)>;
+
+/// Maps the pack file of a bundle, from the first place where it is and sound as far as its header goes.
+///
+/// # Errors
+/// Why the file in the last place is of no use; of the first that is there, where there is one.
 pub(crate) fn open(
     identity: Identity<'_>,
     config: &Config,
     layers: &[Layer],
-) -> Result<Vec<(PackedLayer, Unchecked)>, PackFileError> {
-    let path = identity.path();
-    let refused = |what: String| PackFileError::Refused { path: path.clone(), what };
-    let opened = File::open(&path).and_then(|file| FileBytes::map(&file));
-    let file = opened.map_err(|source| PackFileError::Open { path: path.clone(), source })?;
+) -> Result<(PathBuf, MappedLayers), PackFileError> {
+    let mut why = None;
+    for path in identity.paths() {
+        match open_at(&path, identity, config, layers) {
+            Ok(layers) => return Ok((path, layers)),
+            Err(error @ PackFileError::Refused { .. }) => why = Some(error),
+            Err(error) => why = why.or(Some(error)),
+        }
+    }
+    Err(why.unwrap_or_else(|| no_place(identity)))
+}
+
+fn no_place(identity: Identity<'_>) -> PackFileError {
+    let what = format!("has no directory to lie in, of {}", identity.directories.len());
+    PackFileError::Refused { path: PathBuf::new(), what }
+}
+
+fn open_at(
+    path: &Path,
+    identity: Identity<'_>,
+    config: &Config,
+    layers: &[Layer],
+) -> Result<MappedLayers, PackFileError> {
+    let refused = |what: String| PackFileError::Refused { path: path.to_owned(), what };
+    let opened = File::open(path).and_then(|file| FileBytes::map(&file));
+    let file = opened.map_err(|source| PackFileError::Open { path: path.to_owned(), source })?;
 
     // 1. The trailer, and the header that it vouches for.
     let body = file.len().checked_sub(TRAILER_BYTES).ok_or_else(|| refused("has no room for a trailer".into()))?;
@@ -233,37 +275,95 @@ pub(crate) fn open(
             return Err(refused(format!("has a layer {index} without four matrices")));
         };
         drop(matrices);
-        let unchecked = Unchecked { file: file.clone(), bytes, blocks: header.blocks, path: path.clone() };
+        let unchecked = Unchecked { file: file.clone(), bytes, blocks: header.blocks, path: path.to_owned() };
         packed.push((PackedLayer::assemble(layer, [qkv, o, gate_up, down]), unchecked));
     }
     Ok(packed)
 }
 
-/// Writes the pack file of a bundle, under a temporary name until it is whole.
+/// Bytes of a pack file, but for its header.
+pub(crate) fn layer_bytes(config: &Config, layers: &[PackedLayer]) -> u64 {
+    let size = |layer: &PackedLayer| arrays(config, layer.precision()).map_or(0, |(_, size)| size as u64);
+    layers.iter().map(size).sum()
+}
+
+/// Writes the pack file of a bundle to the first place that takes it, under a temporary name until it is whole; returns
+/// where it is, and its size.
+///
+/// # Errors
+/// Why the last place did not take it.
 pub(crate) fn write(
     identity: Identity<'_>,
     pool: &Threads,
     config: &Config,
     layers: &[PackedLayer],
-) -> Result<(), PackFileError> {
-    let path = identity.path();
-    let partial = path.with_extension(format!("{}.partial", std::process::id()));
-    let written = write_to(&partial, identity, pool, config, layers).and_then(|()| fs::rename(&partial, &path));
-    written.map_err(|source| {
-        // What could not even be created need not be removed.
-        drop(fs::remove_file(&partial));
-        PackFileError::Write { path, source }
-    })
+) -> Result<(PathBuf, u64), PackFileError> {
+    let mut why = None;
+    for path in identity.paths() {
+        match write_at(&path, identity, pool, config, layers) {
+            Ok(bytes) => {
+                path.parent().into_iter().for_each(|directory| tidy(directory, &path));
+                return Ok((path, bytes));
+            }
+            Err(source) => why = Some(PackFileError::Write { path, source }),
+        }
+    }
+    Err(why.unwrap_or_else(|| no_place(identity)))
 }
 
-fn write_to(
+fn write_at(
     path: &Path,
     identity: Identity<'_>,
     pool: &Threads,
     config: &Config,
     layers: &[PackedLayer],
-) -> io::Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
+) -> io::Result<u64> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    // The number of a process is its own in its own pid namespace alone, so the name must be new as well.
+    let partial = |attempt: u32| path.with_extension(format!("{}.{attempt}{PARTIAL}", std::process::id()));
+    let (partial, file) = (0..100)
+        .map(partial)
+        .find_map(|partial| match File::create_new(&partial) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+            created => Some(created.map(|file| (partial, file))),
+        })
+        .unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()))?;
+    let written = write_to(file, identity, pool, config, layers).and_then(|bytes| {
+        fs::rename(&partial, path)?;
+        Ok(bytes)
+    });
+    // A part of a file is of no use to anybody.
+    written.inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+/// Removes what a directory has beyond [`PACKS_KEPT`] pack files, the oldest first, and what dead processes left behind.
+/// A directory that cannot be tidied is left as it is: the next file that is written tries again.
+fn tidy(directory: &Path, newest: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let mut packs = Vec::new();
+    for entry in entries.flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        let Ok(modified) = entry.metadata().and_then(|it| it.modified()) else { continue };
+        if name.ends_with(SUFFIX) && path != newest {
+            packs.push((modified, path));
+        } else if name.ends_with(PARTIAL) && modified.elapsed().is_ok_and(|age| age.as_secs() > ABANDONED_S) {
+            drop(fs::remove_file(path));
+        }
+    }
+    packs.sort();
+    let surplus = packs.len().saturating_sub(PACKS_KEPT - 1);
+    packs.drain(..surplus).for_each(|(_, path)| drop(fs::remove_file(path)));
+}
+
+fn write_to(
+    file: File,
+    identity: Identity<'_>,
+    pool: &Threads,
+    config: &Config,
+    layers: &[PackedLayer],
+) -> io::Result<u64> {
+    let mut file = BufWriter::new(file);
     let mut headers = Vec::new();
     let mut end = 0_usize;
     for layer in layers {
@@ -297,5 +397,7 @@ fn write_to(
     file.write_all(&digest(&header).0)?;
     file.write_all(&MAGIC)?;
     // Renamed before its bytes are safe, it could be whole in name and empty after a power cut.
-    file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()?;
+    file.metadata().map(|it| it.len())
 }

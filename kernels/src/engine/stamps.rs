@@ -6,15 +6,17 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use tack_core::Digest;
 
 use crate::bundle::FileBytes;
 
-/// The memo's name in a bundle.
-const FILE: &str = "tack-engine.stamps";
+/// How the memo's name begins and ends; in a bundle nothing stands between, elsewhere what tells bundles apart.
+const PREFIX: &str = "tack-engine";
+const SUFFIX: &str = ".stamps";
 
 /// Bytes of a memo, at most: some hundred files of some hundred bytes.
 const BYTES_MAX: u64 = 1 << 20;
@@ -59,10 +61,11 @@ impl Stamp {
 /// The digests of `files`, in their order, from the memo; those that it does not know are computed and remembered.
 ///
 /// Returns also whether any had to be computed.
-pub(crate) fn digests(directory: &Path, files: &[(String, FileBytes)]) -> (Vec<Digest>, bool) {
+pub(crate) fn digests(directory: &Path, places: &[&Path], files: &[(String, FileBytes)]) -> (Vec<Digest>, bool) {
+    let memos: Vec<PathBuf> = places.iter().filter_map(|place| memo(directory, place)).collect();
     let stamps = || files.iter().map(|(name, _)| Stamp::of(directory, name).ok()).collect::<Vec<_>>();
     let before = stamps();
-    let known = read(directory).unwrap_or_default();
+    let known: Vec<Line> = memos.iter().filter_map(|path| read(path)).flatten().collect();
     let recall =
         |stamp: &Option<Stamp>| known.iter().find(|line| Some(&line.stamp) == stamp.as_ref()).map(|it| it.digest);
     let recalled: Vec<_> = before.iter().map(recall).collect();
@@ -77,24 +80,34 @@ pub(crate) fn digests(directory: &Path, files: &[(String, FileBytes)]) -> (Vec<D
         let lines: Vec<Line> = lines.collect();
         if lines.len() == files.len() {
             // What cannot be remembered is computed again.
-            drop(write(directory, &lines));
+            let _written = memos.iter().any(|path| write(path, &lines).is_ok());
         }
     }
     (digests, true)
 }
 
-fn read(directory: &Path) -> Option<Vec<Line>> {
-    let path = directory.join(FILE);
-    if fs::metadata(&path).ok()?.len() > BYTES_MAX {
+/// Where the memo about `bundle` lies in `place`.
+fn memo(bundle: &Path, place: &Path) -> Option<PathBuf> {
+    if bundle == place {
+        return Some(place.join(format!("{PREFIX}{SUFFIX}")));
+    }
+    let path = fs::canonicalize(bundle).ok()?;
+    let digest = Digest(Sha256::digest(path.as_os_str().as_encoded_bytes()).into()).to_string();
+    Some(place.join(format!("{PREFIX}.{}{SUFFIX}", &digest[..16])))
+}
+
+fn read(path: &Path) -> Option<Vec<Line>> {
+    if fs::metadata(path).ok()?.len() > BYTES_MAX {
         return None;
     }
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-fn write(directory: &Path, lines: &[Line]) -> io::Result<()> {
-    let partial = directory.join(format!("{FILE}.{}.partial", std::process::id()));
+fn write(path: &Path, lines: &[Line]) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let partial = path.with_extension(format!("{}.partial", std::process::id()));
     fs::write(&partial, serde_json::to_vec(lines)?)?;
-    fs::rename(&partial, directory.join(FILE)).inspect_err(|_| drop(fs::remove_file(&partial)))
+    fs::rename(&partial, path).inspect_err(|_| drop(fs::remove_file(&partial)))
 }
 
 #[cfg(test)]
@@ -116,19 +129,24 @@ mod tests {
         fs::write(path.join("a"), b"alpha").unwrap();
         fs::write(path.join("b"), b"beta").unwrap();
         let expected: Vec<_> = open(path).iter().map(|(_, bytes)| bytes.digest()).collect();
-        assert_eq!(digests(path, &open(path)), (expected.clone(), true));
-        assert_eq!(digests(path, &open(path)), (expected.clone(), false));
+        assert_eq!(digests(path, &[path], &open(path)), (expected.clone(), true));
+        assert_eq!(digests(path, &[path], &open(path)), (expected.clone(), false));
+        // Elsewhere, where the bundle takes no file; a folder that is not there is made.
+        let (nowhere, other) = (Path::new("/dev/null/none"), path.join("cache/of/tack"));
+        for computed in [true, false] {
+            assert_eq!(digests(path, &[nowhere, &other], &open(path)), (expected.clone(), computed));
+        }
 
         // The same length, and the times of before.
         let times = fs::metadata(path.join("a")).unwrap().modified().unwrap();
         fs::write(path.join("a"), b"ALPHA").unwrap();
         fs::File::options().write(true).open(path.join("a")).unwrap().set_modified(times).unwrap();
-        let (changed, computed) = digests(path, &open(path));
+        let (changed, computed) = digests(path, &[path], &open(path));
         assert!(computed && changed[0] != expected[0] && changed[1] == expected[1]);
 
         for damage in [&b""[..], b"[", b"[{}]", b"\xff\xff"] {
-            fs::write(path.join(FILE), damage).unwrap();
-            assert_eq!(digests(path, &open(path)), (changed.clone(), true));
+            fs::write(path.join("tack-engine.stamps"), damage).unwrap();
+            assert_eq!(digests(path, &[path], &open(path)), (changed.clone(), true));
         }
     }
 }
