@@ -252,7 +252,7 @@ mod tests {
     }
 
     fn functions(prefix: &str, count: usize) -> String {
-        (0..count).map(|it| format!("def test_{prefix}{it}(): pass\n")).collect()
+        (0..count).map(|it| ["def test_", prefix, &it.to_string(), "(): pass\n"].concat()).collect()
     }
 
     #[test]
