@@ -27,6 +27,10 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
+    // Whoever started this command may ignore its children's ends; this command waits for its own.
+    if let Err(error) = tack_sandboxd::heed_children() {
+        terminal::warning(&format!("cannot heed SIGCHLD: {error}"));
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -73,6 +73,21 @@ fn a_run_passes_output_and_status_through() {
 }
 
 #[test]
+fn a_caller_that_ignores_its_children_gets_the_same_answers() {
+    if !is_root("a_caller_that_ignores_its_children_gets_the_same_answers") {
+        return;
+    }
+    for arguments in ["sandbox run -- sh -c 'exit 7'", "lab --candidate repository_fix"] {
+        let of = |trap: &str| {
+            let script = format!("{trap} exec {} {arguments}", env!("CARGO_BIN_EXE_tack"));
+            Command::new("sh").args(["-c", &script]).output().unwrap()
+        };
+        let (plain, ignoring) = (of(""), of("trap '' CHLD;"));
+        assert_eq!((ignoring.status, ignoring.stdout), (plain.status, plain.stdout), "{arguments}");
+    }
+}
+
+#[test]
 fn what_is_given_to_write_is_written_and_nothing_else() {
     if !is_root("what_is_given_to_write_is_written_and_nothing_else") {
         return;

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs, io};
+use std::{env, io};
 
 use tack_sandbox_client::protocol::{Cause, Layer, Reason, SetUpFailure, Stage};
-use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run};
+use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run, Source};
 use tack_sandboxd::check::probe::PROBE_TARGET;
 use tack_sandboxd::check::{self, ProbeCommand, Report};
 
@@ -66,8 +66,8 @@ fn request(arguments: &SandboxRun) -> Result<Run, Error> {
     let mut mounts = Vec::new();
     for (paths, access) in [(&arguments.rw, Access::ReadWrite), (&arguments.ro, Access::ReadOnly)] {
         for path in paths {
-            let source = resolved(path)?;
-            mounts.push(Mount { target: source.clone(), source, access });
+            let (source, target) = opened(path)?;
+            mounts.push(Mount { source, target, access });
         }
     }
     let directory = mounts.first().map_or(PathBuf::from("/tmp"), |mount| mount.target.clone());
@@ -92,17 +92,18 @@ fn request(arguments: &SandboxRun) -> Result<Run, Error> {
     Ok(run)
 }
 
-/// The path without links, resolved once: what is mounted is what is named here, or the run is refused. A path that
-/// goes through a link is said to, since whoever may write there chose what is shown.
-fn resolved(path: &Path) -> Result<PathBuf, RunError> {
+/// The directory, opened once, and its name without links: what is opened here is what the command sees, whatever
+/// happens to the name. A path that goes through a link is said to, since whoever may write there chose what is shown.
+fn opened(path: &Path) -> Result<(Source, PathBuf), Error> {
     let failed = |source| RunError::Directory { path: path.to_owned(), source };
-    let resolved = fs::canonicalize(path).map_err(failed)?;
+    let source = Source::open(path)?;
+    let resolved = source.name().map_err(failed)?;
     let named = env::current_dir().map_err(failed)?.join(path);
     let goes_up = named.components().any(|it| it == Component::ParentDir);
     if !goes_up && named.components().ne(resolved.components()) {
         terminal::warning(&format!("`{}` goes through a link: `{}` is shown", path.display(), resolved.display()));
     }
-    Ok(resolved)
+    Ok((source, resolved))
 }
 
 fn wall_us(seconds: f64) -> Result<u64, RunError> {
@@ -225,7 +226,7 @@ pub(crate) fn check(arguments: &SandboxCheck) -> Result<u8, Failure> {
 
 fn probe_inside(program: &Path, argv: Vec<String>) -> Result<String, Error> {
     let mut run = Run::new(argv, "/");
-    let mount = Mount { source: program.to_owned(), target: PROBE_TARGET.into(), access: Access::ReadOnly };
+    let mount = Mount { source: program.into(), target: PROBE_TARGET.into(), access: Access::ReadOnly };
     run.mounts.push(mount);
     let finished = client().run(&run)?;
     match finished.receipt.exit_status() {

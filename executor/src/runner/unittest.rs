@@ -84,7 +84,7 @@ impl Place<'_> {
     #[must_use]
     pub fn hidden_suite(&self, directory: &Path) -> Run {
         let mut run = self.run(&["suite", WORKSPACE, HIDDEN]);
-        run.mounts.push(Mount { source: directory.to_owned(), target: HIDDEN.into(), access: Access::ReadOnly });
+        run.mounts.push(Mount { source: directory.into(), target: HIDDEN.into(), access: Access::ReadOnly });
         run
     }
 
@@ -99,7 +99,7 @@ impl Place<'_> {
         // For the children of the product, which do not inherit the flags.
         run.environment.push(("PYTHONDONTWRITEBYTECODE".into(), "1".into()));
         let read_only = |source: &Path, target: &str| Mount {
-            source: source.to_owned(),
+            source: source.into(),
             target: target.into(),
             access: Access::ReadOnly,
         };

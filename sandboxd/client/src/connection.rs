@@ -1,17 +1,19 @@
 //! One conversation: spawn the helper, send the request, collect output and receipt.
 
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
 use tack_sandbox_protocol::{FrameError, Part, Refusal, Reply, Stream};
 
 use crate::helper::Client;
-use crate::run::{self, Captured, Finished, RequestError, Run};
+use crate::run::{self, Captured, Encoded, Finished, RequestError, Run};
 
 /// How long a helper may be silent beyond the run's own wall limit: its set-up bound (10 s) and its tear-down, three
 /// times over. One that is silent longer is killed, and its process tree with it.
@@ -56,11 +58,15 @@ pub enum ClientError {
     #[error("the sandbox helper refused")]
     Refused(#[source] Refusal),
     /// The helper ended without a last word. Its process tree is gone with it.
-    #[error("the sandbox helper ended without an answer ({status})")]
+    #[error("the sandbox helper ended without an answer ({})", ending(*.status))]
     HelperDied {
-        /// How it ended.
-        status: ExitStatus,
+        /// How it ended; `None` where this process ignores `SIGCHLD`, so that the kernel keeps no status for it.
+        status: Option<ExitStatus>,
     },
+}
+
+fn ending(status: Option<ExitStatus>) -> String {
+    status.map_or_else(|| "its status is lost: SIGCHLD is ignored here".to_owned(), |it| it.to_string())
 }
 
 impl Client {
@@ -104,8 +110,8 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn hold(&mut self, request: &[u8], kept_bytes: u64) -> Result<Finished, ClientError> {
-        match self.socket.write_all(request) {
+    fn hold(&mut self, request: &Encoded, kept_bytes: u64) -> Result<Finished, ClientError> {
+        match self.send(request) {
             // A helper that refuses may close before it has read all: its word is what counts.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(ClientError::Send(error)),
             _ => {}
@@ -141,10 +147,30 @@ impl Conversation {
         }
     }
 
+    /// The frame, and the descriptors with its first byte.
+    fn send(&mut self, request: &Encoded) -> io::Result<()> {
+        let sources: Vec<RawFd> = request.sources.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&sources)];
+        let rights = if sources.is_empty() { [].as_slice() } else { rights.as_slice() };
+        let sent = loop {
+            let bytes = [IoSlice::new(&request.frame)];
+            match sendmsg::<()>(self.socket.as_raw_fd(), &bytes, rights, MsgFlags::MSG_NOSIGNAL, None) {
+                Err(Errno::EINTR) => {}
+                sent => break sent?,
+            }
+        };
+        self.socket.write_all(request.frame.get(sent..).unwrap_or_default())
+    }
+
     /// Waits for the helper, which has said its last word: its control groups are gone when it is.
-    fn end(mut self) -> Result<ExitStatus, ClientError> {
+    fn end(mut self) -> Result<Option<ExitStatus>, ClientError> {
         self.over = true;
-        self.child.wait().map_err(ClientError::Receive)
+        match self.child.wait() {
+            Ok(status) => Ok(Some(status)),
+            // It is gone and was waited for: by the kernel, since this process ignores its children's ends.
+            Err(error) if error.raw_os_error() == Some(Errno::ECHILD as i32) => Ok(None),
+            Err(error) => Err(ClientError::Receive(error)),
+        }
     }
 }
 

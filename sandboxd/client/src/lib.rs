@@ -19,6 +19,7 @@
 mod connection;
 mod helper;
 mod run;
+mod source;
 
 pub use tack_sandbox_protocol as protocol;
 pub use tack_sandbox_protocol::{Access, Receipt, RunLimits};
@@ -26,3 +27,4 @@ pub use tack_sandbox_protocol::{Access, Receipt, RunLimits};
 pub use connection::ClientError;
 pub use helper::{Client, Helper};
 pub use run::{Captured, Finished, Mount, RequestError, Run};
+pub use source::{Source, SourceError};

@@ -1,11 +1,14 @@
 //! One run: what is asked for, and what comes back, in owned types.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::sync::Arc;
 
 use tack_sandbox_protocol::{self as protocol, Access, FrameError, Mounts, Receipt, RunLimits, Strings};
+
+use crate::source::{Source, SourceError};
 
 /// A command to be run in a sandbox of its own. Its standard input is empty.
 #[derive(Clone, Debug)]
@@ -46,10 +49,10 @@ impl Run {
 }
 
 /// One file or directory of the host, made visible inside.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Mount {
-    /// On the host. Symbolic links in it are resolved when the run is asked for.
-    pub source: PathBuf,
+    /// On the host.
+    pub source: Source,
     /// Inside: absolute, not a system directory. Parents are made where they are missing, but never inside another
     /// mount.
     pub target: PathBuf,
@@ -111,14 +114,9 @@ pub enum RequestError {
         /// The name.
         name: OsString,
     },
-    /// The host's side of a mount cannot be resolved.
-    #[error("cannot mount `{path}`")]
-    Source {
-        /// The host's side.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    /// The host's side of a mount cannot be opened.
+    #[error(transparent)]
+    Source(#[from] SourceError),
     /// More mounts than a request takes.
     #[error(transparent)]
     Mounts(#[from] protocol::TooManyMounts),
@@ -127,8 +125,15 @@ pub enum RequestError {
     Frame(#[source] FrameError),
 }
 
-/// Encodes `run` as one frame.
-pub(crate) fn encode(run: &Run) -> Result<Vec<u8>, RequestError> {
+/// A run as it travels: one frame, and the descriptor of each mount's source, which goes with the frame's first byte.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    pub(crate) frame: Vec<u8>,
+    pub(crate) sources: Vec<Arc<OwnedFd>>,
+}
+
+/// Opens what `run` names, and encodes it.
+pub(crate) fn encode(run: &Run) -> Result<Encoded, RequestError> {
     if run.argv.is_empty() {
         return Err(RequestError::NoProgram);
     }
@@ -142,19 +147,11 @@ pub(crate) fn encode(run: &Run) -> Result<Vec<u8>, RequestError> {
         variable.push(value);
         Ok(("an environment variable", variable))
     }))?;
-    let sources = run
-        .mounts
-        .iter()
-        .map(|mount| {
-            fs::canonicalize(&mount.source)
-                .map_err(|source| RequestError::Source { path: mount.source.clone(), source })
-        })
-        .collect::<Result<Vec<_>, _>>()?;
     let mut mounts = Mounts::new();
-    for (mount, source) in run.mounts.iter().zip(&sources) {
-        let (source, target) = (path("a mount's source", source)?, path("a mount's target", &mount.target)?);
-        mounts.push(protocol::Mount { source, target, access: mount.access })?;
+    for mount in &run.mounts {
+        mounts.push(protocol::Mount { target: path("a mount's target", &mount.target)?, access: mount.access })?;
     }
+    let sources = run.mounts.iter().map(|mount| mount.source.descriptor()).collect::<Result<_, _>>()?;
     let request = protocol::Request::Run(protocol::RunRequest {
         argv: strings(&argv),
         environment: strings(&environment),
@@ -166,7 +163,7 @@ pub(crate) fn encode(run: &Run) -> Result<Vec<u8>, RequestError> {
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
     let frame_bytes = protocol::frame::encode(&request, &mut buffer).map_err(RequestError::Frame)?.len();
     buffer.truncate(frame_bytes);
-    Ok(buffer)
+    Ok(Encoded { frame: buffer, sources })
 }
 
 fn pack(items: impl Iterator<Item = Result<(&'static str, OsString), RequestError>>) -> Result<Vec<u8>, RequestError> {
@@ -213,7 +210,7 @@ mod tests {
             (|run| run.environment.push(("".into(), "".into())),            "an environment variable cannot be named \"\""),
             (|run| run.directory = "/a\0".into(),                           "the working directory contains a NUL byte: \"/a\\0\""),
             (|run| run.mounts.push(Mount { source: "/nowhere/at/all".into(), target: "/w".into(), access: Access::ReadOnly }),
-                                                                            "cannot mount `/nowhere/at/all`"),
+                                                                            "cannot show `/nowhere/at/all` in a sandbox"),
             (|run| run.argv.push("x".repeat(2 << 20).into()),               "the request (arguments, environment and paths) is too long for one frame"),
         ];
         for (change, expected) in cases {

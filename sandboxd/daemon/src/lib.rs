@@ -21,3 +21,11 @@ pub mod once;
 mod policy;
 mod run;
 mod sys;
+
+/// Undoes `SIGCHLD` ignored, which a program inherits: its children's ends would be lost to it.
+///
+/// # Errors
+/// The kernel's refusal, which a plain signal never meets.
+pub fn heed_children() -> std::io::Result<()> {
+    Ok(sys::process::heed_children()?)
+}

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::stat::Mode;
 use nix::unistd::{geteuid, setsid};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
+use tack_sandbox_protocol::request::MAX_MOUNTS;
 use tack_sandbox_protocol::{Cause, FrameError, Need, Part, Refusal, Reply, Request, RunRequest, Stream};
 
 use crate::launch::landlock;
 use crate::run::{Finished, run};
 use crate::sys::mount::{Reach, open_tree};
-use crate::sys::process::{Closing, above_streams, close_range, dup_to};
+use crate::sys::process::{Closing, above_streams, adopt, close_range, dup_to, heed_children};
 
 /// How long the client may take to send a request that it has spawned us for, or to read what it gets.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,12 +81,14 @@ fn serve(client: &UnixStream) -> Result<(), OnceError> {
     // Keys typed at the client's terminal are the client's: when it goes, the socket says so. It fails for a process
     // that leads its group already, which no terminal signals on the client's behalf.
     setsid().ok();
+    // A client that ignores its children's ends has handed that on, and ours could not be waited for.
+    heed_children().map_err(|errno| OnceError::Socket(errno.into()))?;
     client.set_read_timeout(Some(PATIENCE)).map_err(OnceError::Socket)?;
     client.set_write_timeout(Some(PATIENCE)).map_err(OnceError::Socket)?;
     let mut buffer = Vec::new();
     let answer = match receive(client, &mut buffer)? {
-        Ok(request) => match refuse() {
-            None => Ok(run(&request, client)),
+        Ok((request, sources)) => match refuse() {
+            None => Ok(run(&request, sources, client)),
             Some(refusal) => Err(refusal),
         },
         Err(_) => Err(Refusal::Malformed),
@@ -108,20 +112,53 @@ fn serve(client: &UnixStream) -> Result<(), OnceError> {
 /// What an output's frame takes beside its bytes: two enums and a length; a receipt takes about 800 bytes.
 const FRAME_SLACK_BYTES: usize = 64;
 
-/// Reads one frame into `buffer`. The inner error is the client's: it is answered.
+/// Reads one frame into `buffer`, and the descriptors that come with it. The inner error is the client's: it is
+/// answered.
 fn receive<'b>(
     mut client: &UnixStream,
     buffer: &'b mut Vec<u8>,
-) -> Result<Result<RunRequest<'b>, FrameError>, OnceError> {
+) -> Result<Result<(RunRequest<'b>, Vec<OwnedFd>), FrameError>, OnceError> {
     let mut header = [0; HEADER_BYTES];
-    client.read_exact(&mut header).map_err(OnceError::Receive)?;
+    let (read, sources) = receive_first(client, &mut header).map_err(OnceError::Receive)?;
+    client.read_exact(header.get_mut(read..).unwrap_or_default()).map_err(OnceError::Receive)?;
+    // More descriptors than any request has: what came of them goes with this process.
+    let Some(sources) = sources else { return Ok(Err(FrameError::Body)) };
     let body_bytes = match frame::body_bytes(&header) {
         Ok(body_bytes) => body_bytes,
         Err(error) => return Ok(Err(error)),
     };
     buffer.resize(body_bytes, 0);
     client.read_exact(buffer).map_err(OnceError::Receive)?;
-    Ok(frame::decode_body(buffer).map(|Request::Run(request)| request))
+    Ok(frame::decode_body(buffer).map(|Request::Run(request)| (request, sources)))
+}
+
+/// The first bytes, with whatever descriptors came with them: they close by themselves when a program is executed, and
+/// none has the number of a payload's stream. `None` if more came than a request can use.
+fn receive_first(client: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<Vec<OwnedFd>>)> {
+    let mut room = nix::cmsg_space!([std::os::fd::RawFd; MAX_MOUNTS]);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let message = loop {
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        match recvmsg::<()>(client.as_raw_fd(), &mut parts, Some(&mut room), flags) {
+            Err(Errno::EINTR) => {}
+            message => break message?,
+        }
+    };
+    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+        return Ok((message.bytes, None));
+    }
+    let mut numbers = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(received) = control {
+            numbers.extend(received);
+        }
+    }
+    if message.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let read = message.bytes;
+    let received = numbers.into_iter().map(|number| above_streams(adopt(number))).collect::<Result<_, _>>()?;
+    Ok((read, Some(received)))
 }
 
 /// Why this process, on this kernel, makes no sandbox; `None` if it does.

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 
 use harness::{Scratch, finish, output, processes_with, shell, text};
 use tack_sandbox_client::protocol::{Cause, Layer, LayerState, Reason, Stage};
-use tack_sandbox_client::{Access, Mount, Run};
+use tack_sandbox_client::{Access, Mount, Run, Source};
 
 #[test]
 fn the_root_holds_what_is_listed_and_nothing_else_of_the_host() {
@@ -272,6 +272,94 @@ fn a_mount_inside_a_mount_needs_its_place_there_and_leaves_no_stub() {
     let mut names: Vec<_> = fs::read_dir(&outer.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["free", "protected"], "no mount point was made in the workspace");
+}
+
+#[test]
+fn a_mount_inside_a_mount_is_seen_in_whichever_order_they_are_asked_for() {
+    if !harness::can_sandbox("the order of mounts") {
+        return;
+    }
+    let outer = Scratch::new("order");
+    fs::create_dir(outer.0.join("inner")).unwrap();
+    let mut inner = outer.mount("/task/inner", Access::ReadWrite);
+    inner.source = outer.0.join("inner").into();
+    for turned in [false, true] {
+        let mut run = shell("echo x >inner/file && cat inner/file && rm inner/file; echo x >file");
+        run.directory = "/task".into();
+        run.mounts = vec![outer.mount("/task", Access::ReadOnly), inner.clone()];
+        if turned {
+            run.mounts.reverse();
+        }
+        let finished = finish(&run);
+        assert_eq!(finished.stdout.head, b"x\n", "turned: {turned}");
+        assert!(String::from_utf8_lossy(&finished.stderr.head).contains("Read-only file system"), "turned: {turned}");
+    }
+}
+
+#[test]
+fn what_was_opened_is_what_is_seen_whatever_becomes_of_its_name() {
+    if !harness::can_sandbox("sources by descriptor") {
+        return;
+    }
+    let scratch = Scratch::new("swapped");
+    let (name, away, secret) = (scratch.0.join("given"), scratch.0.join("away"), scratch.0.join("secret"));
+    for (directory, text) in [(&name, "given"), (&secret, "secret")] {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("text"), text).unwrap();
+    }
+    let mut run = shell("cat text");
+    run.directory = "/task".into();
+    run.mounts = vec![Mount { source: Source::open(&name).unwrap(), target: "/task".into(), access: Access::ReadOnly }];
+    assert_eq!(finish(&run).stdout.head, b"given", "the control");
+    fs::rename(&name, away).unwrap();
+    std::os::unix::fs::symlink(&secret, &name).unwrap();
+    assert_eq!(finish(&run).stdout.head, b"given", "the name leads elsewhere now");
+}
+
+/// A client whose name for a directory is swapped for a link to another, over and over, shows one of the two as a whole
+/// and never anything else; a source that was opened stays what it was.
+#[test]
+fn a_name_that_is_swapped_while_it_is_opened_never_shows_a_third_thing() {
+    const OPENINGS: usize = 2_000;
+    if !harness::can_sandbox("the swap of a directory for a link") {
+        return;
+    }
+    let scratch = Scratch::new("race");
+    let (name, held, link) = (scratch.0.join("given"), scratch.0.join("held"), scratch.0.join("link"));
+    fs::create_dir(&name).unwrap();
+    fs::write(name.join("text"), "given").unwrap();
+    std::os::unix::fs::symlink("/etc", &link).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (mut whole, mut swapped) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                fs::rename(&name, &held).unwrap();
+                fs::rename(&link, &name).unwrap();
+                fs::rename(&name, &link).unwrap();
+                fs::rename(&held, &name).unwrap();
+            }
+        });
+        for round in 0..OPENINGS {
+            // For a moment there is nothing of that name.
+            let Ok(source) = Source::open(&name) else { continue };
+            let before = source.name().unwrap();
+            if before.starts_with("/etc") {
+                swapped += 1;
+            } else {
+                whole += 1;
+            }
+            if round % 100 == 0 {
+                let mut run = shell("cat text 2>/dev/null || echo other");
+                run.directory = "/task".into();
+                run.mounts = vec![Mount { source, target: "/task".into(), access: Access::ReadOnly }];
+                let expected: &[u8] = if before.starts_with("/etc") { b"other\n" } else { b"given" };
+                assert_eq!(finish(&run).stdout.head, expected, "{}", before.display());
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(whole > 0 && swapped > 0, "both were met: {whole} and {swapped}");
 }
 
 #[test]

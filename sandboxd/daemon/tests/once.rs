@@ -12,7 +12,7 @@ use harness::{
     HELPER, HostState, Scratch, ask_by_hand, client, output, processes_with, read_answer, request_frame, shell,
     spawn_helper, within,
 };
-use tack_sandbox_client::protocol::{Refusal, Reply, frame};
+use tack_sandbox_client::protocol::{Cause, Refusal, Reply, Stage, frame};
 use tack_sandbox_client::{Client, ClientError, Helper};
 
 #[test]
@@ -41,6 +41,30 @@ fn what_is_no_request_is_refused_with_a_reason() {
         helper.wait_with_output().unwrap();
         let reply = frame::decode::<Reply>(&answer);
         assert_eq!(reply, Ok(Reply::Refused(Refusal::Malformed)), "{name}");
+    }
+}
+
+#[test]
+fn descriptors_that_do_not_fit_the_request_are_refused() {
+    if !harness::can_sandbox("descriptors beside the request") {
+        return;
+    }
+    let null = std::fs::File::open("/dev/null").unwrap();
+    // None for one mount, one for none, two for one; then more than any request has.
+    for (mounts, descriptors) in [(1, 0), (0, 1), (1, 2), (0, 200)] {
+        let (ours, helper) = spawn_helper();
+        let frame = harness::request_frame_with(b"true\0", mounts);
+        harness::send_with(&ours, &frame, &vec![&null; descriptors]);
+        let answer = read_answer(&mut &ours);
+        helper.wait_with_output().unwrap();
+        match frame::decode::<Reply>(&answer) {
+            Ok(Reply::Refused(refusal)) => assert_eq!((refusal, descriptors), (Refusal::Malformed, 200)),
+            Ok(Reply::Done(receipt)) => {
+                let Cause::SetUp(failure) = receipt.cause else { panic!("{mounts} {descriptors}: {}", receipt.cause) };
+                assert_eq!((failure.stage, failure.errno), (Stage::Request, libc::EBADF), "{mounts} {descriptors}");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -92,7 +116,7 @@ fn a_client_without_a_helper_says_so() {
     let error = Client::with(Helper::Installed("/nowhere/tack-sandboxd".into())).run(&shell("true")).unwrap_err();
     assert!(matches!(error, ClientError::Spawn { .. }), "{error}");
     let error = Client::with(Helper::Installed("/bin/true".into())).run(&shell("true")).unwrap_err();
-    assert!(matches!(error, ClientError::HelperDied { status } if status.success()), "{error}");
+    assert!(matches!(error, ClientError::HelperDied { status: Some(status) } if status.success()), "{error}");
     let error = Client::with(Helper::Installed("/bin/echo".into())).run(&shell("true")).unwrap_err();
     assert!(matches!(error, ClientError::HelperDied { .. }), "{error}");
 }

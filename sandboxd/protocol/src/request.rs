@@ -37,11 +37,13 @@ pub enum Access {
     ReadWrite,
 }
 
-/// One file or directory of the host, made visible inside. Mounts beneath `source` do not come along.
+/// One file or directory of the host, made visible inside. Mounts beneath it do not come along.
+///
+/// Which one is no path: it is a descriptor that the client opened with its own rights, and that came with the frame
+/// (`SCM_RIGHTS`), as many as there are mounts and in their order. So nobody resolves a name a second time, with other
+/// rights or after it was redirected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount<'a> {
-    /// Absolute path on the host in which no component is a symbolic link.
-    pub source: &'a [u8],
     /// Absolute path inside, without `.` and `..`.
     pub target: &'a [u8],
     /// What may be done under it.
@@ -51,7 +53,8 @@ pub struct Mount<'a> {
 /// The greatest number of mounts in one request. A repair task takes about five; each costs the launch 0.1 ms.
 pub const MAX_MOUNTS: usize = 32;
 
-/// At most [`MAX_MOUNTS`] mounts, in the order in which they are made.
+/// At most [`MAX_MOUNTS`] mounts, in the order of their descriptors. They are made outermost target first, whatever
+/// that order is, so that a mount inside another is seen.
 #[derive(Clone, Copy)]
 pub struct Mounts<'a> {
     items: [Mount<'a>; MAX_MOUNTS],
@@ -71,7 +74,7 @@ impl fmt::Display for TooManyMounts {
 impl core::error::Error for TooManyMounts {}
 
 impl<'a> Mounts<'a> {
-    const NONE: Mount<'static> = Mount { source: b"", target: b"", access: Access::ReadOnly };
+    const NONE: Mount<'static> = Mount { target: b"", access: Access::ReadOnly };
 
     /// No mount.
     #[must_use]

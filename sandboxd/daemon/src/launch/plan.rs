@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::statfs::{self, FsType, fstatfs};
 use nix::unistd::Pid;
@@ -106,9 +106,11 @@ fn host_id(process: Pid, pid_namespace: Option<u64>) -> u32 {
 }
 
 impl Plan {
+    /// `sources` are the descriptors of the request's mounts, in their order.
+    ///
     /// # Errors
     /// A failure of [`Stage::Request`], [`Stage::Prepare`], [`Stage::IdMap`] or [`Stage::Root`].
-    pub(crate) fn new(request: &RunRequest<'_>) -> Result<Self, SetUpFailure> {
+    pub(crate) fn new(request: &RunRequest<'_>, sources: &[OwnedFd]) -> Result<Self, SetUpFailure> {
         check_limits(&request.limits)?;
         let argv = strings(&request.argv)?;
         let environment = strings(&request.environment)?;
@@ -126,8 +128,11 @@ impl Plan {
         let mut id_maps = IdMaps::new(host_id);
         let mut mounts = Vec::with_capacity(request.mounts.as_slice().len());
         let mut all_owned = true;
-        for (index, mount) in request.mounts.as_slice().iter().enumerate() {
-            let planned = plan_mount(mount, &mut id_maps).map_err(|mut failure| {
+        if sources.len() != request.mounts.as_slice().len() {
+            return Err(failure(Stage::Request, Errno::EBADF));
+        }
+        for (index, (mount, source)) in request.mounts.as_slice().iter().zip(sources).enumerate() {
+            let planned = plan_mount(mount, source, &mut id_maps).map_err(|mut failure| {
                 failure.mount = u8::try_from(index).ok();
                 failure
             })?;
@@ -192,28 +197,27 @@ fn places(program: &CStr, environment: &[CString]) -> Result<Vec<CString>, SetUp
         .collect()
 }
 
-/// Resolves the source once, to a descriptor; everything after is about that descriptor.
-fn plan_mount(mount: &protocol::Mount<'_>, id_maps: &mut IdMaps) -> Result<(PlannedMount, bool), SetUpFailure> {
-    let source = c_string(mount.source)?;
+/// The client has opened the source; no name is resolved here.
+fn plan_mount(
+    mount: &protocol::Mount<'_>,
+    source: &OwnedFd,
+    id_maps: &mut IdMaps,
+) -> Result<(PlannedMount, bool), SetUpFailure> {
     let target = target(mount.target)?;
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let source = openat2(AT_FDCWD, source.as_c_str(), how).at(Stage::Mounts)?;
-    let status = fstat(&source).at(Stage::Mounts)?;
+    let status = fstat(source).at(Stage::Mounts)?;
     let is_directory = match kind(&status) {
         SFlag::S_IFDIR => true,
         SFlag::S_IFREG => false,
         _ => return Err(failure(Stage::Mounts, Errno::ENODEV)),
     };
-    refuse_kernel_filesystems(&source)?;
+    refuse_kernel_filesystems(source)?;
     refuse_whole_host(&status)?;
     let attributes = Attributes::NOSUID.and(Attributes::NODEV);
     let attributes = match mount.access {
         Access::ReadOnly => attributes.and(Attributes::RDONLY),
         Access::ReadWrite => attributes,
     };
-    let detached = mount::open_tree(&source, c"", Reach::One).at(Stage::Mounts)?;
+    let detached = mount::open_tree(source, c"", Reach::One).at(Stage::Mounts)?;
     let user_namespace = id_maps.of(Owner { uid: status.st_uid, gid: status.st_gid })?;
     let owned = match mount::set_id_map(&detached, attributes, user_namespace) {
         Ok(()) => true,

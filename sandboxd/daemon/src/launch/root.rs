@@ -64,7 +64,11 @@ impl<'a> Isolated<'a> {
 
         // Directories are made on the way to a target only in these two: never in what belongs to the host.
         let own = [fstat(&root).at(Stage::Mounts)?.st_dev, fstat(&tmp).at(Stage::Mounts)?.st_dev];
-        for (index, mount) in plan.mounts.iter_mut().enumerate() {
+        // Outermost first, so that a mount inside another is not covered by it; among equals in the request's order.
+        let mut order: Vec<usize> = (0..plan.mounts.len()).collect();
+        order.sort_by_key(|index| plan.mounts.get(*index).map(|it| it.target.len()));
+        for index in order {
+            let Some(mount) = plan.mounts.get_mut(index) else { continue };
             attach(&root, mount, &own).at(Stage::Mounts).map_err(|mut failure| {
                 failure.mount = u8::try_from(index).ok();
                 failure

@@ -3,7 +3,7 @@
 mod output;
 
 use std::mem;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -44,10 +44,14 @@ pub(crate) struct Finished {
     pub(crate) groups: Option<Groups>,
 }
 
-/// Runs `request`, and returns when no process of it is left. The run is cancelled when `client` goes away.
-pub(crate) fn run(request: &RunRequest<'_>, client: &UnixStream) -> Finished {
+/// Runs `request`, whose mounts' descriptors are `sources`, and returns when no process of it is left. The run is
+/// cancelled when `client` goes away.
+pub(crate) fn run(request: &RunRequest<'_>, sources: Vec<OwnedFd>, client: &UnixStream) -> Finished {
     let asked = Instant::now();
-    let launched = Plan::new(request).and_then(|mut plan| {
+    let planned = Plan::new(request, &sources);
+    // What was opened outside has served its purpose: nothing of the sandbox may hold it.
+    drop(sources);
+    let launched = planned.and_then(|mut plan| {
         let (policy_digest, host_id, all_owned) = (plan.policy_digest, plan.host_id, plan.all_owned);
         let children = mem::take(&mut plan.children);
         let mut stage_us = [0; Stage::COUNT];

@@ -146,16 +146,33 @@ pub(crate) fn close_range(first: c_uint, last: c_uint, closing: Closing) -> nix:
     Errno::result(result).map(drop)
 }
 
-/// Gives every signal its default action and blocks none.
-pub(crate) fn reset_signals() -> nix::Result<()> {
+/// Takes over a descriptor that the kernel has just handed to this process (`SCM_RIGHTS`).
+pub(crate) fn adopt(number: RawFd) -> OwnedFd {
+    // SAFETY: callers pass each number once, as `recvmsg` gave it: the kernel opened it for that call, so nothing else
+    // owns it.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// Gives `SIGCHLD` its default action: where it is ignored, the kernel keeps no status of a child for its parent.
+pub(crate) fn heed_children() -> nix::Result<()> {
+    default_action(libc::SIGCHLD)
+}
+
+/// The kernel's own call, by number: the C library keeps two signals for itself, and leaves them ignored in what it
+/// spawns.
+fn default_action(signal: c_int) -> nix::Result<()> {
     /// The kernel's `struct sigaction` on every 64-bit architecture: four words, of which zero means the default.
     const DEFAULT: [u64; 4] = [0; 4];
+    let (new, old) = (DEFAULT.as_ptr(), std::ptr::null_mut::<u64>());
+    // SAFETY: `new` is a signal action without a handler, the old one is not asked for, and a set has 8 bytes.
+    let result = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old, 8) };
+    Errno::result(result).map(drop)
+}
+
+/// Gives every signal its default action and blocks none.
+pub(crate) fn reset_signals() -> nix::Result<()> {
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
-        // By number, since the C library keeps two signals for itself, and leaves them ignored in what it spawns.
-        let (new, old) = (DEFAULT.as_ptr(), std::ptr::null_mut::<u64>());
-        // SAFETY: `new` is a signal action without a handler, the old one is not asked for, and a set has 8 bytes.
-        let result = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old, 8) };
-        Errno::result(result)?;
+        default_action(signal)?;
     }
     nix::sys::signal::SigSet::empty().thread_set_mask()
 }

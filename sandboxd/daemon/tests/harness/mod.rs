@@ -4,13 +4,14 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tack_sandbox_client::protocol::{self, RunLimits, RunRequest, Strings};
 use tack_sandbox_client::{Access, Client, Finished, Helper, Mount, Run};
 
@@ -190,7 +191,7 @@ impl Scratch {
     }
 
     pub(crate) fn mount(&self, target: &str, access: Access) -> Mount {
-        Mount { source: self.0.clone(), target: target.into(), access }
+        Mount { source: self.0.clone().into(), target: target.into(), access }
     }
 }
 
@@ -202,16 +203,34 @@ impl Drop for Scratch {
 
 /// A request as one frame: packed arguments, a plain `PATH`, no mounts, the default limits.
 pub(crate) fn request_frame(argv: &[u8]) -> Vec<u8> {
+    request_frame_with(argv, 0)
+}
+
+/// The same with some mounts, whose descriptors are not in it.
+pub(crate) fn request_frame_with(argv: &[u8], count: usize) -> Vec<u8> {
+    let mut mounts = protocol::Mounts::new();
+    for _ in 0..count {
+        mounts.push(protocol::Mount { target: b"/task", access: Access::ReadOnly }).unwrap();
+    }
     let request = protocol::Request::Run(RunRequest {
         argv: Strings::new(argv).unwrap(),
         environment: Strings::new(b"PATH=/usr/bin:/bin\0").unwrap(),
         directory: b"/tmp",
-        mounts: protocol::Mounts::new(),
+        mounts,
         limits: RunLimits::default(),
         report: false,
     });
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
     protocol::frame::encode(&request, &mut buffer).unwrap().to_vec()
+}
+
+/// Sends bytes, and descriptors with the first of them.
+pub(crate) fn send_with(socket: &UnixStream, bytes: &[u8], descriptors: &[&fs::File]) {
+    let numbers: Vec<_> = descriptors.iter().map(|it| it.as_raw_fd()).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let rights = if numbers.is_empty() { [].as_slice() } else { rights.as_slice() };
+    let sent = sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, MsgFlags::empty(), None).unwrap();
+    assert_eq!(sent, bytes.len());
 }
 
 /// Starts a helper and sends it one request, without the client that would wait for it.
@@ -231,7 +250,7 @@ pub(crate) fn spawn_helper() -> (UnixStream, Child) {
 }
 
 /// Everything a helper sends until it closes its end. One that refuses a request half read resets the connection.
-pub(crate) fn read_answer(ours: &mut UnixStream) -> Vec<u8> {
+pub(crate) fn read_answer(ours: &mut impl Read) -> Vec<u8> {
     let mut answer = Vec::new();
     let end = ours.read_to_end(&mut answer);
     assert!(end.is_ok() || end.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
