@@ -30,8 +30,8 @@ fn tokens(length: usize, vocab_size: usize) -> Vec<u32> {
     (0..length).map(|i| u32::try_from((7919 * i + 13) % vocab_size).unwrap()).collect()
 }
 
-fn load(case: &str, options: EngineOptions) -> Engine {
-    Engine::load(&BundleSource::directory(golden(case)), &options).unwrap()
+fn load(case: &str, options: &EngineOptions) -> Engine {
+    Engine::load(&BundleSource::directory(golden(case)), options).unwrap()
 }
 
 fn options(precision: Precision) -> EngineOptions {
@@ -65,7 +65,7 @@ fn check_goldens(precision: PrecisionPolicy, limit: f64) {
         let bytes = std::fs::read(golden(case).join("expected.safetensors")).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
         for (adapter, weights) in [(Adapter::None, "base"), (Adapter::Folded, "adapted")] {
-            let mut engine = load(case, EngineOptions { adapter, precision, ..EngineOptions::default() });
+            let mut engine = load(case, &EngineOptions { adapter, precision, ..EngineOptions::default() });
             let output_error = engine.precision().output_error();
             for length in LENGTHS {
                 let name = format!("{weights}.f32.{length}");
@@ -104,7 +104,7 @@ fn the_reference_agrees_with_transformers_and_peft() {
         for (with_adapter, weights) in [(false, "base"), (true, "adapted")] {
             let reference =
                 Reference::load::<ActionHeads>(&BundleSource::directory(golden(case)), with_adapter).unwrap();
-            let vocab_size = load(case, options(Precision::Float)).config().vocab_size;
+            let vocab_size = load(case, &options(Precision::Float)).config().vocab_size;
             for length in [1, 17, 64, 257] {
                 let hidden = reference.hidden(&tokens(length, vocab_size)).unwrap();
                 #[expect(clippy::cast_possible_truncation, reason = "compared with floats of 32 bits")]
@@ -131,7 +131,7 @@ fn each_step_of_the_ladder_is_more_exact() {
     let bytes = std::fs::read(golden("plain").join("expected.safetensors")).unwrap();
     let expected = expected(&SafeTensors::deserialize(&bytes).unwrap(), "adapted.f32.257.hidden");
     let errors = Precision::LADDER.map(|precision| {
-        let mut engine = load("plain", options(precision));
+        let mut engine = load("plain", &options(precision));
         let vocab_size = engine.config().vocab_size;
         relative_error(&engine.hidden(&tokens(257, vocab_size), Stop::never()).unwrap(), &expected)
     });
@@ -144,13 +144,13 @@ fn neither_threads_nor_instructions_change_a_bit() {
     for precision in [Precision::STANDARD, Precision::Float] {
         for case in ["plain", "wide_heads"] {
             let options = |precision| EngineOptions { cache_bytes: 0, ..options(precision) };
-            let mut first = load(case, EngineOptions { threads: NonZeroUsize::MIN, ..options(precision) });
+            let mut first = load(case, &EngineOptions { threads: NonZeroUsize::MIN, ..options(precision) });
             let tokens = tokens(257, first.config().vocab_size);
             let expected = bits(&first.hidden(&tokens, Stop::never()).unwrap());
             for isa in Isa::available() {
                 for threads in [1, 2, 5] {
                     let threads = NonZeroUsize::new(threads).unwrap();
-                    let mut engine = load(case, EngineOptions { threads, isa: Some(isa), ..options(precision) });
+                    let mut engine = load(case, &EngineOptions { threads, isa: Some(isa), ..options(precision) });
                     for _ in 0..3 {
                         let found = bits(&engine.hidden(&tokens, Stop::never()).unwrap());
                         assert_eq!(found, expected, "{case}, {precision:?}, {isa}, {threads} threads");
@@ -162,9 +162,50 @@ fn neither_threads_nor_instructions_change_a_bit() {
 }
 
 #[test]
+fn a_hundred_repeats_are_one_result() {
+    for precision in [Precision::STANDARD, Precision::Float] {
+        let mut engine =
+            load("wide_heads", &EngineOptions { threads: NonZeroUsize::new(3).unwrap(), ..options(precision) });
+        let tokens = tokens(130, engine.config().vocab_size);
+        let expected = bits(&engine.hidden(&tokens, Stop::never()).unwrap());
+        for repeat in 1..=100 {
+            // Every other one from nothing; the rest from what the one before has left.
+            if repeat % 2 == 0 {
+                engine.clear_cache();
+            }
+            assert_eq!(bits(&engine.hidden(&tokens, Stop::never()).unwrap()), expected, "{precision:?}, {repeat}");
+        }
+    }
+}
+
+/// What stood after a sequence's last token in an earlier pass (in its blocks, in the rows of every buffer) is no part of
+/// its result, wherever in a block and in a tile it ends.
+#[test]
+fn trailing_garbage_changes_no_bit() {
+    for precision in [Precision::STANDARD, Precision::Float] {
+        let mut cold = load("plain", &EngineOptions { cache_bytes: 0, ..options(precision) });
+        let vocab_size = cold.config().vocab_size;
+        let whole = tokens(257, vocab_size);
+        for length in (1..=9).chain(60..=68).chain([127, 128, 129, 191, 193, 250]) {
+            let expected = bits(&cold.hidden(&whole[..length], Stop::never()).unwrap());
+            let garbage: Vec<u32> = tokens(257 + 70, vocab_size)[70..].iter().rev().copied().collect();
+            let long = [&whole[..length], &garbage].concat();
+            // Stale rows alone, then stale rows and blocks that the garbage shares.
+            cold.hidden(&long, Stop::never()).unwrap();
+            assert_eq!(bits(&cold.hidden(&whole[..length], Stop::never()).unwrap()), expected, "{length} tokens");
+            let mut warm = load("plain", &options(precision));
+            warm.hidden(&long, Stop::never()).unwrap();
+            assert_eq!(bits(&warm.hidden(&whole[..length], Stop::never()).unwrap()), expected, "{length} tokens");
+            let batch: [&[u32]; 2] = [&whole[..length], &long];
+            assert_eq!(bits(&warm.hidden_batch(&batch, Stop::never()).unwrap()[0]), expected, "{length} tokens");
+        }
+    }
+}
+
+#[test]
 fn a_sequence_is_the_same_alone_and_in_company() {
     for precision in [Precision::STANDARD, Precision::Float] {
-        let mut engine = load("plain", EngineOptions { cache_bytes: 0, ..options(precision) });
+        let mut engine = load("plain", &EngineOptions { cache_bytes: 0, ..options(precision) });
         let vocab_size = engine.config().vocab_size;
         let sequences: Vec<Vec<u32>> =
             [1, 64, 7, 130, 65].into_iter().map(|length| tokens(length + 3, vocab_size)[3..].to_vec()).collect();
@@ -182,8 +223,8 @@ fn cold_and_cached_are_the_same_bit_for_bit() {
     for (case, precision) in
         [("plain", Precision::STANDARD), ("wide_heads", Precision::Float), ("theta", Precision::STANDARD)]
     {
-        let mut cold = load(case, EngineOptions { cache_bytes: 0, ..options(precision) });
-        let mut warm = load(case, options(precision));
+        let mut cold = load(case, &EngineOptions { cache_bytes: 0, ..options(precision) });
+        let mut warm = load(case, &options(precision));
         let vocab_size = cold.config().vocab_size;
         let whole = tokens(257, vocab_size);
         let mut turned = whole.clone();
@@ -217,7 +258,7 @@ fn cold_and_cached_are_the_same_bit_for_bit() {
 
 #[test]
 fn a_pass_that_was_stopped_leaves_nothing_behind() {
-    let mut engine = load("plain", options(Precision::STANDARD));
+    let mut engine = load("plain", &options(Precision::STANDARD));
     let tokens = tokens(257, engine.config().vocab_size);
     for after in [0, 1, 5, 20, 60] {
         let asked = std::sync::atomic::AtomicUsize::new(0);
@@ -225,6 +266,6 @@ fn a_pass_that_was_stopped_leaves_nothing_behind() {
         assert_eq!(engine.hidden(&tokens, Stop::when(&stop)), Err(ForwardError::Stopped));
         assert_eq!(engine.cached_bytes(), 0);
     }
-    let expected = load("plain", options(Precision::STANDARD)).hidden(&tokens, Stop::never()).unwrap();
+    let expected = load("plain", &options(Precision::STANDARD)).hidden(&tokens, Stop::never()).unwrap();
     assert_eq!(bits(&engine.hidden(&tokens, Stop::never()).unwrap()), bits(&expected));
 }

@@ -21,6 +21,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// Runs `body` for every table but the scalar one, which it may compare with.
 fn for_each_isa(body: impl Fn(Isa, &Kernels)) {
+    // Read by `tests/emulated`, which says what was executed.
+    println!("instruction sets: {}", Names(&Isa::available()));
     for isa in Isa::available() {
         body(isa, isa.kernels());
     }
