@@ -20,6 +20,8 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod destination;
+pub mod egress;
 pub mod frame;
 pub mod layer;
 pub mod message;
@@ -28,6 +30,8 @@ pub mod request;
 pub mod strings;
 mod text;
 
+pub use destination::{Destination, DestinationError};
+pub use egress::{Egress, EgressLog, EgressRecord};
 pub use frame::FrameError;
 pub use layer::{Layer, LayerState, Layers, Reason};
 pub use message::{Need, Part, Refusal, Reply, Request, Stream};
