@@ -180,7 +180,8 @@ mod tests {
             ("mirror:80=mirror", Err(E::Reach)),
         ];
         for (text, expected) in cases {
-            let found = Destination::parse(text).map(|it| (std::string::String::from(it.host.as_str()), it.port, it.reach));
+            let found =
+                Destination::parse(text).map(|it| (std::string::String::from(it.host.as_str()), it.port, it.reach));
             assert_eq!(found, expected.map(|(host, port, reach)| (host.into(), port, reach)), "{text}");
         }
     }

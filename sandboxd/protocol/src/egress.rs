@@ -202,6 +202,7 @@ impl Default for EgressLog {
     }
 }
 
+#[expect(clippy::missing_fields_in_debug, reason = "the lines show how many they are")]
 impl fmt::Debug for EgressLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EgressLog").field("lines", &self.lines()).field("unlisted", &self.unlisted).finish()
