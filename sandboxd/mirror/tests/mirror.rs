@@ -208,7 +208,7 @@ fn bounds_of_places_bytes_and_silence_hold() {
         let mut first = [0];
         stream.read_exact(&mut first).ok();
         if first == *b"d" {
-            stream.write_all(&[b'x'; 200_000]).ok();
+            stream.write_all(&vec![b'x'; 200_000]).ok();
         }
         stream.read_to_end(&mut Vec::new()).ok();
     });
