@@ -42,6 +42,7 @@ const DAEMON_LINKS: &[&str] = &[
     "cpufeatures",
     "crypto-common",
     "digest",
+    "ed25519-compact",
     "enumflags2",
     "hybrid-array",
     "landlock",

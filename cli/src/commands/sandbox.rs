@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::{env, io};
 
 use tack_sandbox_client::protocol::{Cause, Layer, Reason, SetUpFailure, Stage};
-use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run, Source};
+use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run, Source, Way};
 use tack_sandboxd::check::probe::PROBE_TARGET;
 use tack_sandboxd::check::{self, ProbeCommand, Report};
 
@@ -80,8 +80,9 @@ fn request(arguments: &SandboxRun) -> Result<Run, Error> {
         run.limits.cpu_us = run.limits.wall_us.saturating_mul(1_024);
     }
     if let Some(bytes) = arguments.memory {
-        // A limit that was asked for holds, or nothing runs.
-        let offers = check::offers();
+        // A limit that was asked for holds, or nothing runs. What the daemon's host offers is not this process' to see.
+        let by_daemon = matches!(client().way(), Some(Way::Daemon(_)));
+        let offers = if by_daemon { Vec::new() } else { check::offers() };
         let missing =
             offers.iter().find(|offer| offer.name == MEMORY_OFFER).and_then(|offer| offer.found.as_ref().err());
         if let Some(missing) = missing {
@@ -275,7 +276,13 @@ fn json(report: &Report) -> serde_json::Value {
 }
 
 fn for_people(report: &Report, with_policy: bool) -> Result<String, std::fmt::Error> {
-    let mut text = String::from("What this host offers:\n");
+    let way = match client().way() {
+        Some(Way::Daemon(socket)) => format!("the daemon at `{}`", socket.display()),
+        Some(Way::OneShot(Helper::Installed(program))) => format!("the helper `{}`, one a run", program.display()),
+        Some(Way::OneShot(Helper::Own { .. })) => "this command itself, one process a run".to_owned(),
+        None => "nobody".to_owned(),
+    };
+    let mut text = format!("Sandboxes are made by {way}.\nWhat this host offers:\n");
     for offer in &report.offers {
         let (mark, found) = match &offer.found {
             Ok(found) => ("ok     ", found),

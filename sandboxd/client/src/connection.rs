@@ -1,18 +1,20 @@
 //! One conversation: spawn the helper, send the request, collect output and receipt.
 
+use std::fs;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
+use ed25519_compact::{PublicKey, Signature};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
-use tack_sandbox_protocol::{FrameError, Part, Refusal, Reply, Stream};
+use tack_sandbox_protocol::{FrameError, Part, Refusal, Reply, SignedReceipt, Statement, Stream};
 
-use crate::helper::Client;
+use crate::helper::{Client, Helper, Way};
 use crate::run::{self, Captured, Encoded, Finished, RequestError, Run};
 
 /// How long a helper may be silent beyond the run's own wall limit: its set-up bound (10 s) and its tear-down, three
@@ -28,6 +30,28 @@ pub enum ClientError {
     /// The run cannot be asked for.
     #[error("the run cannot be asked for")]
     Request(#[from] RequestError),
+    /// The daemon's socket is there, and nobody answers at it.
+    #[error("cannot connect to the sandbox daemon at `{}`", socket.display())]
+    Connect {
+        /// The socket.
+        socket: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The daemon ended before it had answered. The run ended with it, and what it had done by then is not known.
+    #[error("the sandbox daemon was lost before it had answered; what the run had done by then is not known")]
+    DaemonLost,
+    /// The daemon's public key is not where it should be.
+    #[error("cannot read the sandbox daemon's public key, `{}`", path.display())]
+    PublicKey {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The receipt is not what the daemon has signed, or not about this run.
+    #[error("the receipt's signature does not hold: {0}")]
+    Signature(&'static str),
     /// No socket pair.
     #[error("cannot make a socket pair for the sandbox helper")]
     SocketPair(#[source] io::Error),
@@ -65,6 +89,20 @@ pub enum ClientError {
     },
 }
 
+/// The daemon's public key lies beside its socket under this name.
+const PUBLIC_KEY: &str = "receipt.pub";
+
+/// Holds a receipt against the daemon's public key.
+fn verify(signed: &SignedReceipt, path: &Path) -> Result<(), ClientError> {
+    let key = fs::read(path).map_err(|source| ClientError::PublicKey { path: path.to_owned(), source })?;
+    let key = PublicKey::from_slice(&key).map_err(|_| ClientError::Signature("the public key is none"))?;
+    let mut buffer = [0; Statement::MAX_BYTES];
+    let text = signed.statement.to_be_signed(&mut buffer).ok_or(ClientError::Signature("the statement is too long"))?;
+    let signature = Signature::from_slice(signed.signature.as_flattened());
+    let signature = signature.map_err(|_| ClientError::Signature("the signature is none"))?;
+    key.verify(text, &signature).map_err(|_| ClientError::Signature("the daemon did not sign this"))
+}
+
 fn ending(status: Option<ExitStatus>) -> String {
     status.map_or_else(|| "its status is lost: SIGCHLD is ignored here".to_owned(), |it| it.to_string())
 }
@@ -76,8 +114,36 @@ impl Client {
     /// A [`ClientError`] where there is no receipt. A payload that fails, or a launch step that fails, is not an
     /// error here: both are causes in the receipt.
     pub fn run(&self, run: &Run) -> Result<Finished, ClientError> {
-        let helper = self.helper().ok_or(ClientError::NoHelper)?;
-        let request = run::encode(run)?;
+        match self.way().ok_or(ClientError::NoHelper)? {
+            Way::Daemon(socket) => self.run_by_daemon(run, socket),
+            Way::OneShot(helper) => Self::run_once(run, helper),
+        }
+    }
+
+    fn run_by_daemon(&self, run: &Run, socket: &Path) -> Result<Finished, ClientError> {
+        let request = run::encode(run, Some(self.token()))?;
+        let failed = |source| ClientError::Connect { socket: socket.to_owned(), source };
+        let ours = UnixStream::connect(socket).map_err(failed)?;
+        // It may wait for others to end first: the daemon's going away is what ends the wait.
+        let mut conversation = Conversation { socket: ours, child: None, over: true };
+        let finished = match conversation.hold(&request, u64::from(run.limits.kept_bytes)) {
+            Err(ClientError::Receive(error))
+                if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) =>
+            {
+                return Err(ClientError::DaemonLost);
+            }
+            finished => finished?,
+        };
+        let signed = finished.signed.as_ref().ok_or(ClientError::Signature("there is none"))?;
+        if signed.statement.request_digest != request.request_digest {
+            return Err(ClientError::Signature("it is about another request"));
+        }
+        verify(signed, &socket.with_file_name(PUBLIC_KEY))?;
+        Ok(finished)
+    }
+
+    fn run_once(run: &Run, helper: &Helper) -> Result<Finished, ClientError> {
+        let request = run::encode(run, None)?;
         let (ours, theirs) = UnixStream::pair().map_err(ClientError::SocketPair)?;
         ours.set_read_timeout(Some(Duration::from_micros(run.limits.wall_us).saturating_add(SILENCE)))
             .map_err(ClientError::SocketPair)?;
@@ -87,7 +153,7 @@ impl Client {
             command.spawn().map_err(|source| ClientError::Spawn { program: helper.program().to_owned(), source })?;
         // The command keeps the helper's end of the pair open: it must go, or the helper's death is not seen.
         drop(command);
-        let mut conversation = Conversation { socket: ours, child, over: false };
+        let mut conversation = Conversation { socket: ours, child: Some(child), over: false };
         let finished = conversation.hold(&request, u64::from(run.limits.kept_bytes));
         match finished {
             // A socket whose other end closed with the request unread is reset instead of ended.
@@ -102,10 +168,11 @@ impl Client {
     }
 }
 
-/// A helper and the socket to it. Dropped before its end, it kills the helper.
+/// The socket to whoever makes the sandbox. Dropped before its end, it kills the helper that is ours.
 struct Conversation {
     socket: UnixStream,
-    child: Child,
+    /// The helper, where it is one of ours.
+    child: Option<Child>,
     over: bool,
 }
 
@@ -123,7 +190,8 @@ impl Conversation {
             self.socket.read_exact(&mut header).map_err(ClientError::Receive)?;
             body.resize(frame::body_bytes(&header).map_err(ClientError::Frame)?, 0);
             self.socket.read_exact(&mut body).map_err(ClientError::Receive)?;
-            match frame::decode_body(&body).map_err(ClientError::Frame)? {
+            let reply = frame::decode_body(&body).map_err(ClientError::Frame)?;
+            match reply {
                 Reply::Output { stream, part, bytes } => {
                     let captured = &mut kept[stream as usize];
                     if (captured.head.len() + captured.tail.len() + bytes.len()) as u64 > kept_bytes {
@@ -135,13 +203,17 @@ impl Conversation {
                     }
                 }
                 Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),
-                Reply::Done(receipt) => {
+                Reply::Signed(_) | Reply::Done(_) if self.child.is_some() == matches!(reply, Reply::Signed(_)) => {
+                    return Err(ClientError::Signature("a helper does not sign, and the daemon always does"));
+                }
+                Reply::Signed(SignedReceipt { statement: Statement { receipt, .. }, .. }) | Reply::Done(receipt) => {
                     for (captured, summary) in kept.iter_mut().zip(receipt.streams) {
                         captured.bytes_total = summary.bytes_total;
                         captured.sha256 = summary.sha256;
                     }
                     let [stdout, stderr, report] = kept;
-                    return Ok(Finished { receipt, stdout, stderr, report });
+                    let signed = if let Reply::Signed(signed) = reply { Some(signed) } else { None };
+                    return Ok(Finished { receipt, stdout, stderr, report, signed });
                 }
             }
         }
@@ -165,8 +237,8 @@ impl Conversation {
     /// Waits for the helper, which has said its last word: its control groups are gone when it is.
     fn end(mut self) -> Result<Option<ExitStatus>, ClientError> {
         self.over = true;
-        match self.child.wait() {
-            Ok(status) => Ok(Some(status)),
+        match self.child.as_mut().map(Child::wait).transpose() {
+            Ok(status) => Ok(status),
             // It is gone and was waited for: by the kernel, since this process ignores its children's ends.
             Err(error) if error.raw_os_error() == Some(Errno::ECHILD as i32) => Ok(None),
             Err(error) => Err(ClientError::Receive(error)),
@@ -176,10 +248,10 @@ impl Conversation {
 
 impl Drop for Conversation {
     fn drop(&mut self) {
-        if !self.over {
+        if let Some(child) = self.child.as_mut().filter(|_| !self.over) {
             // The helper's death takes its process tree along. Both calls fail only where it is already gone.
-            drop(self.child.kill());
-            drop(self.child.wait());
+            drop(child.kill());
+            drop(child.wait());
         }
     }
 }

@@ -1,9 +1,11 @@
-//! The privileged helper: which program it is, and how it is started.
+//! Who makes the sandbox: the daemon that serves here, or a helper that is started for one run.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
+
+use tack_sandbox_protocol::Token;
 
 /// The program that makes the sandbox. It is spawned as this process' own user: without root it refuses, and says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,17 +43,33 @@ impl Helper {
     }
 }
 
-/// Asks for runs. It holds no connection: each run has a helper process of its own.
+/// How a client comes by its sandboxes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The daemon behind this socket: it serves whom root allows, and signs its receipts.
+    Daemon(PathBuf),
+    /// A helper of this process' own, one a run.
+    OneShot(Helper),
+}
+
+/// Asks for runs. It holds no connection: each run has a conversation of its own.
 #[derive(Clone, Debug)]
 pub struct Client {
-    helper: Option<Helper>,
+    way: Option<Way>,
+    token: Token,
 }
 
 impl Client {
     /// The name of the installed helper.
     pub const HELPER: &str = "tack-sandboxd";
 
-    /// A client of the first helper on `PATH`, else of `own`.
+    /// Where the daemon listens, if it runs.
+    pub const SOCKET: &str = "/run/tack/sandboxd.sock";
+
+    /// The variable that names a file with the token for the daemon: 64 hexadecimal digits.
+    pub const TOKEN_FILE: &str = "TACK_SANDBOX_TOKEN_FILE";
+
+    /// A client of the daemon, if its socket is there; else of the first helper on `PATH`, else of `own`.
     ///
     /// What merely lies beside the current executable is not looked at: in a build folder that is whatever was built
     /// last, and an old helper would isolate by old rules.
@@ -65,18 +83,48 @@ impl Client {
             .filter(|directory| directory.is_absolute())
             .map(|directory| directory.join(Self::HELPER))
             .find(|program| program.is_file());
-        Self { helper: installed.map(Helper::Installed).or(own) }
+        let socket = Path::new(Self::SOCKET);
+        let way = if socket.exists() {
+            Some(Way::Daemon(socket.to_owned()))
+        } else {
+            installed.map(Helper::Installed).or(own).map(Way::OneShot)
+        };
+        Self { way, token: token().unwrap_or_default() }
+    }
+
+    /// A client of the daemon behind this socket.
+    #[must_use]
+    pub const fn of_daemon(socket: PathBuf, token: Token) -> Self {
+        Self { way: Some(Way::Daemon(socket)), token }
     }
 
     /// A client of exactly this helper.
     #[must_use]
     pub const fn with(helper: Helper) -> Self {
-        Self { helper: Some(helper) }
+        Self { way: Some(Way::OneShot(helper)), token: Token([0; 32]) }
     }
 
-    /// The helper that runs will use.
+    /// How runs will be had; `None` if there is no way.
     #[must_use]
-    pub const fn helper(&self) -> Option<&Helper> {
-        self.helper.as_ref()
+    pub const fn way(&self) -> Option<&Way> {
+        self.way.as_ref()
     }
+
+    pub(crate) const fn token(&self) -> Token {
+        self.token
+    }
+}
+
+/// The token in the file that the environment names. One that is not there, or none, is left to the daemon to refuse.
+fn token() -> Option<Token> {
+    let text = fs::read_to_string(env::var_os(Client::TOKEN_FILE)?).ok()?;
+    let (pairs, []) = text.trim().as_bytes().as_chunks::<2>() else { return None };
+    let mut token = [0; 32];
+    if pairs.len() != token.len() {
+        return None;
+    }
+    for (byte, pair) in token.iter_mut().zip(pairs) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(Token(token))
 }

@@ -11,9 +11,9 @@
 //! # Ok::<(), tack_sandbox_client::ClientError>(())
 //! ```
 //!
-//! What this crate does not do: it makes no namespace and no mount, and links no code that could. It finds the
-//! privileged helper, spawns it over a socket pair, and speaks [`protocol`] with it. A client that dies closes the
-//! socket, and the helper ends the run.
+//! What this crate does not do: it makes no namespace and no mount, and links no code that could. Where the daemon
+//! serves it connects to it; else it finds the privileged helper and spawns it over a socket pair. With either it speaks
+//! [`protocol`]. A client that dies closes the socket, and the run is ended.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -25,6 +25,6 @@ pub use tack_sandbox_protocol as protocol;
 pub use tack_sandbox_protocol::{Access, Receipt, RunLimits};
 
 pub use connection::ClientError;
-pub use helper::{Client, Helper};
+pub use helper::{Client, Helper, Way};
 pub use run::{Captured, Finished, Mount, RequestError, Run};
 pub use source::{Source, SourceError};

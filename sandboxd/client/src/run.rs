@@ -6,7 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tack_sandbox_protocol::{self as protocol, Access, FrameError, Mounts, Receipt, RunLimits, Strings};
+use sha2::{Digest, Sha256};
+use tack_sandbox_protocol::{
+    self as protocol, Access, FrameError, Key, Mounts, Receipt, RunLimits, SignedReceipt, Strings, Submission, Token,
+};
 
 use crate::source::{Source, SourceError};
 
@@ -25,6 +28,9 @@ pub struct Run {
     pub limits: RunLimits,
     /// Whether the payload has a third output stream at descriptor 3, captured in [`Finished::report`].
     pub report: bool,
+    /// The name of this request: the daemon answers the same key with the same answer and runs nothing a second time.
+    /// A helper that serves one request does not know it.
+    pub key: Option<Key>,
 }
 
 impl Run {
@@ -44,6 +50,7 @@ impl Run {
             mounts: Vec::new(),
             limits: RunLimits::default(),
             report: false,
+            key: None,
         }
     }
 }
@@ -71,6 +78,8 @@ pub struct Finished {
     pub stderr: Captured,
     /// What came out of descriptor 3, where it was asked for.
     pub report: Captured,
+    /// The daemon's word on the receipt, checked against its public key; `None` of a helper that serves one request.
+    pub signed: Option<SignedReceipt>,
 }
 
 /// What came out of one stream: whole if `tail` is empty, else its two ends.
@@ -129,11 +138,13 @@ pub enum RequestError {
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub(crate) frame: Vec<u8>,
+    /// SHA-256 of the run alone.
+    pub(crate) request_digest: [u8; 32],
     pub(crate) sources: Vec<Arc<OwnedFd>>,
 }
 
-/// Opens what `run` names, and encodes it.
-pub(crate) fn encode(run: &Run) -> Result<Encoded, RequestError> {
+/// Opens what `run` names, and encodes it: for the daemon with a token and a key, for a helper without.
+pub(crate) fn encode(run: &Run, token: Option<Token>) -> Result<Encoded, RequestError> {
     if run.argv.is_empty() {
         return Err(RequestError::NoProgram);
     }
@@ -152,18 +163,25 @@ pub(crate) fn encode(run: &Run) -> Result<Encoded, RequestError> {
         mounts.push(protocol::Mount { target: path("a mount's target", &mount.target)?, access: mount.access })?;
     }
     let sources = run.mounts.iter().map(|mount| mount.source.descriptor()).collect::<Result<_, _>>()?;
-    let request = protocol::Request::Run(protocol::RunRequest {
+    let request = protocol::RunRequest {
         argv: strings(&argv),
         environment: strings(&environment),
         directory: path("the working directory", &run.directory)?,
         mounts,
         limits: run.limits,
         report: run.report,
-    });
+    };
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
+    let too_long = FrameError::TooLong { bound_bytes: protocol::frame::MAX_BODY_BYTES };
+    let body = postcard::to_slice(&request, &mut buffer).map_err(|_| RequestError::Frame(too_long))?;
+    let request_digest = Sha256::digest(&*body).into();
+    let request = match token {
+        Some(token) => protocol::Request::Submit(Submission { token, key: run.key, run: request }),
+        None => protocol::Request::Run(request),
+    };
     let frame_bytes = protocol::frame::encode(&request, &mut buffer).map_err(RequestError::Frame)?.len();
     buffer.truncate(frame_bytes);
-    Ok(Encoded { frame: buffer, sources })
+    Ok(Encoded { frame: buffer, request_digest, sources })
 }
 
 fn pack(items: impl Iterator<Item = Result<(&'static str, OsString), RequestError>>) -> Result<Vec<u8>, RequestError> {
@@ -200,7 +218,7 @@ mod tests {
         let with = |change: Change| {
             let mut run = Run::new(["true"], "/");
             change(&mut run);
-            encode(&run).map(|_| ()).map_err(|error| error.to_string())
+            encode(&run, None).map(|_| ()).map_err(|error| error.to_string())
         };
         #[rustfmt::skip]
         let cases: [(Change, &str); 7] = [

@@ -15,11 +15,13 @@
 //! - `unsafe` stands in `sys` alone, one system call a function.
 
 pub mod check;
+mod conversation;
 mod group;
 mod launch;
 pub mod once;
 mod policy;
 mod run;
+pub mod serve;
 mod sys;
 
 /// Undoes `SIGCHLD` ignored, which a program inherits: its children's ends would be lost to it.

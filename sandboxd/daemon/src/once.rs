@@ -2,29 +2,24 @@
 
 use std::error::Error;
 use std::fs;
-use std::io::{self, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::stat::Mode;
 use nix::unistd::{geteuid, setsid};
-use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
-use tack_sandbox_protocol::request::MAX_MOUNTS;
-use tack_sandbox_protocol::{Cause, FrameError, Need, Part, Refusal, Reply, Request, RunRequest, Stream};
+use tack_sandbox_protocol::{Cause, Need, Refusal, Reply, Request};
 
+use crate::conversation::{ConversationError, PATIENCE, Sender, receive};
 use crate::launch::landlock;
-use crate::run::{Finished, run};
+use crate::launch::plan::Source;
+use crate::run::run;
 use crate::sys::mount::{Reach, open_tree};
-use crate::sys::process::{Closing, above_streams, adopt, close_range, dup_to, heed_children};
-
-/// How long the client may take to send a request that it has spawned us for, or to read what it gets.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::sys::process::{Closing, above_streams, close_range, dup_to, heed_children};
 
 /// Why the conversation broke off.
 #[derive(Debug, thiserror::Error)]
@@ -32,15 +27,9 @@ pub enum OnceError {
     /// Standard input is no socket that could be taken over.
     #[error("standard input is not a socket to a client")]
     Socket(#[source] io::Error),
-    /// The client went away before it had asked for something.
-    #[error("cannot read the client's request")]
-    Receive(#[source] io::Error),
-    /// The client went away before it had its answer.
-    #[error("cannot send the client its answer")]
-    Send(#[source] io::Error),
-    /// An answer does not fit a frame.
-    #[error("cannot put the answer into a frame")]
-    Frame(#[source] FrameError),
+    /// The conversation broke off.
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
 }
 
 /// Serves one request on the socket that is standard input: the whole life of a helper process.
@@ -87,82 +76,30 @@ fn serve(client: &UnixStream) -> Result<(), OnceError> {
     client.set_write_timeout(Some(PATIENCE)).map_err(OnceError::Socket)?;
     let mut buffer = Vec::new();
     let answer = match receive(client, &mut buffer)? {
-        Ok((request, sources)) => match refuse() {
-            None => Ok(run(&request, sources, client)),
+        Ok((Request::Run(request), sources)) => match refuse() {
+            None => Ok(run(&request, sources.into_iter().map(Source::as_it_is).collect(), client)),
             Some(refusal) => Err(refusal),
         },
-        Err(_) => Err(Refusal::Malformed),
+        Ok((Request::Submit(_), _)) | Err(_) => Err(Refusal::Malformed),
     };
-    let mut sender = Sender { client, frame: vec![0; HEADER_BYTES + Reply::OUTPUT_CHUNK_BYTES + FRAME_SLACK_BYTES] };
+    let mut sender = Sender::new(client);
     match answer {
-        Err(refusal) => sender.send(&Reply::Refused(refusal)),
+        Err(refusal) => Ok(sender.send(&Reply::Refused(refusal))?),
         Ok(finished) => {
             let sent = match finished.receipt.cause {
                 // Nobody listens.
                 Cause::Cancelled => Ok(()),
-                _ => sender.send_finished(&finished),
+                _ => sender.send_output(&finished).and_then(|()| sender.send(&Reply::Done(finished.receipt))),
             };
             // Removing groups takes the kernel milliseconds: not before the client has its answer.
             drop(finished.groups);
-            sent
+            Ok(sent?)
         }
     }
-}
-
-/// What an output's frame takes beside its bytes: two enums and a length; a receipt takes about 800 bytes.
-const FRAME_SLACK_BYTES: usize = 64;
-
-/// Reads one frame into `buffer`, and the descriptors that come with it. The inner error is the client's: it is
-/// answered.
-fn receive<'b>(
-    mut client: &UnixStream,
-    buffer: &'b mut Vec<u8>,
-) -> Result<Result<(RunRequest<'b>, Vec<OwnedFd>), FrameError>, OnceError> {
-    let mut header = [0; HEADER_BYTES];
-    let (read, sources) = receive_first(client, &mut header).map_err(OnceError::Receive)?;
-    client.read_exact(header.get_mut(read..).unwrap_or_default()).map_err(OnceError::Receive)?;
-    // More descriptors than any request has: what came of them goes with this process.
-    let Some(sources) = sources else { return Ok(Err(FrameError::Body)) };
-    let body_bytes = match frame::body_bytes(&header) {
-        Ok(body_bytes) => body_bytes,
-        Err(error) => return Ok(Err(error)),
-    };
-    buffer.resize(body_bytes, 0);
-    client.read_exact(buffer).map_err(OnceError::Receive)?;
-    Ok(frame::decode_body(buffer).map(|Request::Run(request)| (request, sources)))
-}
-
-/// The first bytes, with whatever descriptors came with them: they close by themselves when a program is executed, and
-/// none has the number of a payload's stream. `None` if more came than a request can use.
-fn receive_first(client: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<Vec<OwnedFd>>)> {
-    let mut room = nix::cmsg_space!([std::os::fd::RawFd; MAX_MOUNTS]);
-    let mut parts = [IoSliceMut::new(bytes)];
-    let message = loop {
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        match recvmsg::<()>(client.as_raw_fd(), &mut parts, Some(&mut room), flags) {
-            Err(Errno::EINTR) => {}
-            message => break message?,
-        }
-    };
-    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
-        return Ok((message.bytes, None));
-    }
-    let mut numbers = Vec::new();
-    for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(received) = control {
-            numbers.extend(received);
-        }
-    }
-    if message.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let read = message.bytes;
-    let received = numbers.into_iter().map(|number| above_streams(adopt(number))).collect::<Result<_, _>>()?;
-    Ok((read, Some(received)))
 }
 
 /// Why this process, on this kernel, makes no sandbox; `None` if it does.
-fn refuse() -> Option<Refusal> {
+pub(crate) fn refuse() -> Option<Refusal> {
     let uid = geteuid();
     if !uid.is_root() {
         return Some(Refusal::NotRoot { uid: uid.as_raw() });
@@ -178,29 +115,6 @@ fn refuse() -> Option<Refusal> {
         Need::UserNamespaces => Path::new("/proc/self/ns/user").exists(),
     };
     Need::ALL.iter().copied().find(|need| !has(*need)).map(Refusal::Kernel)
-}
-
-struct Sender<'a> {
-    client: &'a UnixStream,
-    frame: Vec<u8>,
-}
-
-impl Sender<'_> {
-    fn send(&mut self, reply: &Reply<'_>) -> Result<(), OnceError> {
-        let frame = frame::encode(reply, &mut self.frame).map_err(OnceError::Frame)?;
-        self.client.write_all(frame).map_err(OnceError::Send)
-    }
-
-    fn send_finished(&mut self, finished: &Finished) -> Result<(), OnceError> {
-        for (stream, (head, tail)) in Stream::ALL.iter().zip(&finished.kept) {
-            for (part, bytes) in [(Part::Head, head), (Part::Tail, tail)] {
-                for bytes in bytes.chunks(Reply::OUTPUT_CHUNK_BYTES) {
-                    self.send(&Reply::Output { stream: *stream, part, bytes })?;
-                }
-            }
-        }
-        self.send(&Reply::Done(finished.receipt))
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
 
 use harness::{Scratch, finish, output, processes_with, shell, text};
 use tack_sandbox_client::protocol::{Cause, Layer, LayerState, Reason, Stage};
@@ -330,7 +331,7 @@ fn a_name_that_is_swapped_while_it_is_opened_never_shows_a_third_thing() {
     fs::write(name.join("text"), "given").unwrap();
     std::os::unix::fs::symlink("/etc", &link).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let (mut whole, mut swapped) = (0, 0);
+    let (mut whole, mut swapped) = (0_u32, 0_u32);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -340,7 +341,13 @@ fn a_name_that_is_swapped_while_it_is_opened_never_shows_a_third_thing() {
                 fs::rename(&held, &name).unwrap();
             }
         });
-        for round in 0..OPENINGS {
+        let end = Instant::now() + Duration::from_secs(30);
+        // Longer where the other thread was not let run: both sides of the swap are to be met.
+        for round in 0.. {
+            let met = whole > 0 && swapped > 0;
+            if round >= OPENINGS && (met || Instant::now() > end) {
+                break;
+            }
             // For a moment there is nothing of that name.
             let Ok(source) = Source::open(&name) else { continue };
             let before = source.name().unwrap();

@@ -28,6 +28,7 @@ pub mod message;
 pub mod receipt;
 pub mod request;
 pub mod strings;
+pub mod submission;
 mod text;
 
 pub use destination::{Destination, DestinationError};
@@ -38,3 +39,4 @@ pub use message::{Need, Part, Refusal, Reply, Request, Stream};
 pub use receipt::{Cause, End, Figure, Receipt, SetUpFailure, Stage, StreamSummary, Times, Usage};
 pub use request::{Access, Mount, Mounts, RunLimits, RunRequest, TooManyMounts};
 pub use strings::{NotTerminated, Strings};
+pub use submission::{Key, Limit, SignedReceipt, SourceProblem, Statement, Submission, Token};

@@ -7,14 +7,17 @@ use serde::{Deserialize, Serialize};
 use crate::layer::named;
 use crate::receipt::Receipt;
 use crate::request::RunRequest;
+use crate::submission::{Limit, SignedReceipt, SourceProblem, Submission};
 
 /// What a client sends.
 // One is decoded at a time, into a stack slot: a box would need a heap.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request<'a> {
-    /// Run this.
+    /// Run this: asked of a helper that serves one request.
     Run(#[serde(borrow)] RunRequest<'a>),
+    /// Run this: asked of the daemon.
+    Submit(#[serde(borrow)] Submission<'a>),
 }
 
 /// What a client gets: any number of [`Reply::Output`], then one of the others.
@@ -34,6 +37,8 @@ pub enum Reply<'a> {
     Done(Receipt),
     /// There was no run. The last frame.
     Refused(Refusal),
+    /// The run is over, and the daemon says so. The last frame.
+    Signed(SignedReceipt),
 }
 
 impl Reply<'_> {
@@ -79,6 +84,41 @@ pub enum Refusal {
     },
     /// The kernel lacks something without which there is no sandbox.
     Kernel(Need),
+    /// Root has not allowed this peer to ask.
+    Peer {
+        /// Its uid.
+        uid: u32,
+    },
+    /// The token is not the one that root has handed out.
+    Token,
+    /// As many runs as root allows are under way, and as many wait.
+    Busy {
+        /// How many are under way.
+        running: u32,
+    },
+    /// A limit is above what root allows.
+    Ceiling {
+        /// Which.
+        limit: Limit,
+        /// The most that may be asked for.
+        most: u64,
+    },
+    /// One of the mounts is not to be shown.
+    Source {
+        /// Which of the request's mounts, counted from 0.
+        mount: u8,
+        /// Why not.
+        problem: SourceProblem,
+    },
+    /// The request of this key is being answered on another connection.
+    InFlight,
+    /// This key was used before, for another request.
+    KeyReused,
+    /// The daemon cannot keep the answer, so that the key would promise what does not hold.
+    NoStore {
+        /// The kernel's error number.
+        errno: i32,
+    },
 }
 
 impl fmt::Display for Refusal {
@@ -92,6 +132,18 @@ impl fmt::Display for Refusal {
             ),
             Self::Threads { count } => write!(f, "the sandbox helper must have one thread; it has {count}"),
             Self::Kernel(need) => write!(f, "the kernel lacks what a sandbox needs: {need}"),
+            Self::Peer { uid } => {
+                write!(f, "uid {uid} may not ask this daemon; root adds `peer uid {uid}` to its configuration")
+            }
+            Self::Token => f.write_str("the token is not the one that root has handed out"),
+            Self::Busy { running } => {
+                write!(f, "{running} runs are under way and as many wait as may; ask again later")
+            }
+            Self::Ceiling { limit, most } => write!(f, "`{limit}` is at most {most} here"),
+            Self::Source { mount, problem } => write!(f, "mount {mount} of the request cannot be shown: {problem}"),
+            Self::InFlight => f.write_str("the request of this key is being answered on another connection"),
+            Self::KeyReused => f.write_str("this key was used before, for another request"),
+            Self::NoStore { errno } => write!(f, "the daemon cannot keep an answer for this key (errno {errno})"),
         }
     }
 }

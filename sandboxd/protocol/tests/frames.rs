@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES, MAX_BODY_BYTES, MAX_FRAME_BYTES, VERSION};
 use tack_sandbox_protocol::request::MAX_MOUNTS;
 use tack_sandbox_protocol::{
-    Access, Cause, End, Figure, FrameError, Layer, LayerState, Layers, Mount, Mounts, Need, Part, Reason, Receipt,
-    Refusal, Reply, Request, RunLimits, RunRequest, SetUpFailure, Stage, Stream, StreamSummary, Strings, Times, Usage,
+    Access, Cause, End, Figure, FrameError, Key, Layer, LayerState, Layers, Mount, Mounts, Need, Part, Reason, Receipt,
+    Refusal, Reply, Request, RunLimits, RunRequest, SetUpFailure, SignedReceipt, Stage, Statement, Stream,
+    StreamSummary, Strings, Submission, Times, Token, Usage,
 };
 
 fn request<'a>(argv: &'a [u8], mounts: &[Mount<'a>]) -> Request<'a> {
@@ -78,6 +79,12 @@ fn the_bytes_of_a_frame_are_pinned() {
     ];
     assert_eq!(hex(&run), expected.concat());
 
+    let Request::Run(inner) = request(b"ls\0-l\0", &[mount]) else { panic!("another request") };
+    let submission = Submission { token: Token([0xcc; 32]), key: Some(Key([0xdd; 16])), run: inner };
+    // The same run, behind a token and a key: 1 + 32 + 1 + 16 bytes in place of 1.
+    let submitted = ["746b020074000000", "01", &"cc".repeat(32), "01", &"dd".repeat(16), &hex(&run)[18..]];
+    assert_eq!(hex(&encode(&Request::Submit(submission))), submitted.concat());
+
     let output = encode(&Reply::Output { stream: Stream::Report, part: Part::Tail, bytes: b"x" });
     assert_eq!(hex(&output), ["746b020005000000", "00", "02", "01", "0178"].concat());
     let refused = encode(&Reply::Refused(Refusal::NotRoot { uid: 1_000 }));
@@ -98,6 +105,20 @@ fn the_bytes_of_a_frame_are_pinned() {
         "07".to_owned() + &"bb".repeat(32),
     ];
     assert_eq!(hex(&done), expected.concat());
+}
+
+#[test]
+fn what_is_signed_is_pinned() {
+    let statement = Statement { peer_uid: 1_000, request_digest: [0xee; 32], receipt: receipt() };
+    let mut buffer = [0; Statement::MAX_BYTES];
+    let text = statement.to_be_signed(&mut buffer).unwrap().to_vec();
+    let (context, body) = text.split_at(Statement::CONTEXT.len());
+    assert_eq!(context, b"tack sandbox receipt 2\0");
+    assert_eq!(hex(&body[..34]), ["e807", &"ee".repeat(32)].concat());
+    assert_eq!(postcard::from_bytes::<Statement>(body), Ok(statement));
+    let signed = encode(&Reply::Signed(SignedReceipt { statement, signature: [[1; 32], [2; 32]] }));
+    assert_eq!(hex(&signed[8..9]), "03");
+    assert_eq!(hex(&signed[signed.len() - 64..]), "01".repeat(32) + &"02".repeat(32));
 }
 
 /// Variants are only ever appended: each keeps its index, and so its byte.
@@ -184,14 +205,14 @@ fn a_bad_frame_says_what_is_bad() {
 fn large_requests_are_bounded_errors_or_borrowed_views() {
     let many = b"x\0".repeat(10_000);
     let frame = encode(&request(&many, &[]));
-    let Request::Run(run) = frame::decode(&frame).unwrap();
+    let Request::Run(run) = frame::decode(&frame).unwrap() else { panic!("another request") };
     assert_eq!(run.argv.iter().count(), 10_000);
     let range = frame.as_ptr_range();
     assert!(range.contains(&run.argv.as_bytes().as_ptr()), "decoding copies nothing");
 
     let long = [vec![b'x'; 128 << 10], vec![0]].concat();
     let frame = encode(&request(&long, &[]));
-    let Request::Run(run) = frame::decode(&frame).unwrap();
+    let Request::Run(run) = frame::decode(&frame).unwrap() else { panic!("another request") };
     assert_eq!(run.argv.iter().next().unwrap().count_bytes(), 128 << 10);
 
     let huge = [vec![b'x'; MAX_BODY_BYTES], vec![0]].concat();
@@ -246,7 +267,7 @@ fn decodes_or_errs(frame: &[u8]) -> bool {
     if let Ok(request) = &request {
         let again = frame::encode(request, &mut buffer).unwrap();
         assert_eq!(frame::decode::<Request>(again).as_ref(), Ok(request));
-        let Request::Run(run) = request;
+        let (Request::Run(run) | Request::Submit(Submission { run, .. })) = request;
         let _ = (run.argv.iter().count(), run.environment.iter().count(), format!("{run:?}"));
     }
     let reply = frame::decode::<Reply>(frame);

@@ -59,6 +59,23 @@ pub(crate) struct Plan {
     pub(crate) children: Vec<Pid>,
 }
 
+/// What one of the request's mounts shows, as it was opened outside.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) fd: OwnedFd,
+    /// Whose rights the payload gets in it; `None` gives it those of a stranger.
+    pub(crate) owner: Option<Owner>,
+}
+
+impl Source {
+    /// The payload gets the rights of the source's own owner: for whoever could take them anyway.
+    pub(crate) fn as_it_is(fd: OwnedFd) -> Self {
+        // What cannot be looked at is refused when it is planned.
+        let owner = fstat(&fd).ok().map(|status| Owner { uid: status.st_uid, gid: status.st_gid });
+        Self { fd, owner }
+    }
+}
+
 /// One of the request's mounts, and where it goes.
 #[derive(Debug)]
 pub(crate) struct PlannedMount {
@@ -106,11 +123,11 @@ fn host_id(process: Pid, pid_namespace: Option<u64>) -> u32 {
 }
 
 impl Plan {
-    /// `sources` are the descriptors of the request's mounts, in their order.
+    /// `sources` are those of the request's mounts, in their order.
     ///
     /// # Errors
     /// A failure of [`Stage::Request`], [`Stage::Prepare`], [`Stage::IdMap`] or [`Stage::Root`].
-    pub(crate) fn new(request: &RunRequest<'_>, sources: &[OwnedFd]) -> Result<Self, SetUpFailure> {
+    pub(crate) fn new(request: &RunRequest<'_>, sources: &[Source]) -> Result<Self, SetUpFailure> {
         check_limits(&request.limits)?;
         let argv = strings(&request.argv)?;
         let environment = strings(&request.environment)?;
@@ -200,10 +217,11 @@ fn places(program: &CStr, environment: &[CString]) -> Result<Vec<CString>, SetUp
 /// The client has opened the source; no name is resolved here.
 fn plan_mount(
     mount: &protocol::Mount<'_>,
-    source: &OwnedFd,
+    source: &Source,
     id_maps: &mut IdMaps,
 ) -> Result<(PlannedMount, bool), SetUpFailure> {
     let target = target(mount.target)?;
+    let Source { fd: source, owner } = source;
     let status = fstat(source).at(Stage::Mounts)?;
     let is_directory = match kind(&status) {
         SFlag::S_IFDIR => true,
@@ -218,8 +236,12 @@ fn plan_mount(
         Access::ReadWrite => attributes,
     };
     let detached = mount::open_tree(source, c"", Reach::One).at(Stage::Mounts)?;
-    let user_namespace = id_maps.of(Owner { uid: status.st_uid, gid: status.st_gid })?;
-    let owned = match mount::set_id_map(&detached, attributes, user_namespace) {
+    let mapped = match owner {
+        Some(owner) => mount::set_id_map(&detached, attributes, id_maps.of(*owner)?),
+        // Nobody's rights are lent: the same as a file system that cannot lend them.
+        None => Err(Errno::EPERM),
+    };
+    let owned = match mapped {
         Ok(()) => true,
         // The file system has no id-mapped mounts. Reading needs none where the files are readable by everyone, and
         // the receipt says so; writing would be a promise that cannot be kept.

@@ -3,7 +3,7 @@
 mod output;
 
 use std::mem;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use tack_sandbox_protocol::{
 
 use crate::group::{CpuTime, Groups, Hierarchies};
 use crate::launch::id_map::map_payload;
-use crate::launch::plan::Plan;
+use crate::launch::plan::{Plan, Source as Shown};
 use crate::launch::progress::{At, Record, failure};
 use crate::launch::{Sandbox, landlock};
 use crate::run::output::Output;
@@ -44,9 +44,9 @@ pub(crate) struct Finished {
     pub(crate) groups: Option<Groups>,
 }
 
-/// Runs `request`, whose mounts' descriptors are `sources`, and returns when no process of it is left. The run is
+/// Runs `request`, whose mounts show `sources`, and returns when no process of it is left. The run is
 /// cancelled when `client` goes away.
-pub(crate) fn run(request: &RunRequest<'_>, sources: Vec<OwnedFd>, client: &UnixStream) -> Finished {
+pub(crate) fn run(request: &RunRequest<'_>, sources: Vec<Shown>, client: &UnixStream) -> Finished {
     let asked = Instant::now();
     let planned = Plan::new(request, &sources);
     // What was opened outside has served its purpose: nothing of the sandbox may hold it.
