@@ -86,6 +86,7 @@ fn frames(argv: &[u8], outputs: HeadOutputs, available: ActionSet, lambda: f32) 
         mounts: Mounts::new(),
         limits: RunLimits::default(),
         report: false,
+        live: false,
     });
     let mut bytes = frame::encode(&request, &mut buffer).unwrap().to_vec();
     let asked = (outputs, available, Lambda::new(lambda).unwrap());

@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, io};
 
-use tack_sandbox_client::protocol::{Cause, Layer, Reason, SetUpFailure, Stage};
-use tack_sandbox_client::{Access, Captured, Client, Finished, Helper, Mount, Receipt, Run, Source, Way};
+use tack_sandbox_client::protocol::{Cause, Layer, Reason, SetUpFailure, Stage, Stream};
+use tack_sandbox_client::{Access, Client, Finished, Helper, Mount, Piece, Receipt, Run, Source, Way};
 use tack_sandboxd::check::probe::PROBE_TARGET;
 use tack_sandboxd::check::{self, ProbeCommand, Report};
 
@@ -24,9 +24,6 @@ pub(crate) const PROBE_ARGUMENT: &str = "__sandbox-probe";
 /// The name of the memory controller's line in `sandbox check`.
 const MEMORY_OFFER: &str = "memory_controller";
 
-/// How much of each output stream is passed on: a long build log fits, and memory stays bounded.
-const KEPT_BYTES: u32 = 16 << 20;
-
 /// A client of the installed helper, else of this very command.
 pub(crate) fn client() -> Client {
     // The file that is running, even if it was replaced or deleted since it was started.
@@ -37,8 +34,9 @@ pub(crate) fn client() -> Client {
 /// Runs one command; ends with its status, or with 125 where the sandbox itself failed.
 pub(crate) fn run(arguments: &SandboxRun) -> ExitCode {
     let outcome = request(arguments).and_then(|run| {
-        let finished = client().run(&run)?;
-        Ok(pass_on(&finished, &run, arguments))
+        let mut output = Output::default();
+        let finished = client().run_live(&run, &mut |piece| output.pass_on(piece))?;
+        Ok(conclude(&finished, &run, arguments, output.lost))
     });
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -73,7 +71,8 @@ fn request(arguments: &SandboxRun) -> Result<Run, Error> {
     let directory = mounts.first().map_or(PathBuf::from("/tmp"), |mount| mount.target.clone());
     let mut run = Run::new(arguments.command.iter().map(OsString::clone), directory);
     run.mounts = mounts;
-    run.limits.kept_bytes = KEPT_BYTES;
+    // Output is passed on as it comes.
+    run.limits.kept_bytes = 0;
     if let Some(seconds) = arguments.time {
         run.limits.wall_us = wall_us(seconds)?;
         // The wall limit is the one that was asked for; two cores' worth of it never ends a run earlier.
@@ -121,21 +120,40 @@ fn wall_us(seconds: f64) -> Result<u64, RunError> {
 /// The limits that a host may be unable to enforce, so that a person should hear of it.
 const LIMITS: [Layer; 4] = [Layer::MemoryLimit, Layer::SwapLimit, Layer::ProcessLimit, Layer::CpuLimit];
 
-/// Passes the payload's output and status on, and says what ended it where it did not end by itself.
-fn pass_on(finished: &Finished, run: &Run, arguments: &SandboxRun) -> u8 {
-    let (stdout, stderr) = (io::stdout(), io::stderr());
-    let mut lost = false;
-    for (result, name) in [
-        (write(&finished.stdout, "standard output", &mut stdout.lock()), "standard output"),
-        (write(&finished.stderr, "standard error", &mut stderr.lock()), "standard error"),
-    ] {
-        if let Err(error) = result
+/// The payload's output on its way to this command's.
+#[derive(Default)]
+struct Output {
+    /// Some of it could not be written, for another reason than that nobody reads.
+    lost: bool,
+}
+
+impl Output {
+    fn pass_on(&mut self, piece: Piece<'_>) {
+        let name = if piece.stream == Stream::Stdout { "standard output" } else { "standard error" };
+        if piece.skipped > 0 {
+            terminal::warning(&format!("{} bytes of {name} were left out: it is read too slowly", piece.skipped));
+        }
+        let written = match piece.stream {
+            Stream::Stdout => write(piece.bytes, &mut io::stdout().lock()),
+            Stream::Stderr | Stream::Report => write(piece.bytes, &mut io::stderr().lock()),
+        };
+        if let Err(error) = written
             && error.kind() != io::ErrorKind::BrokenPipe
+            && !self.lost
         {
             terminal::warning(&format!("cannot pass on the command's {name}: {error}"));
-            lost = true;
+            self.lost = true;
         }
     }
+}
+
+fn write(bytes: &[u8], into: &mut dyn io::Write) -> io::Result<()> {
+    into.write_all(bytes)?;
+    into.flush()
+}
+
+/// Passes the payload's status on, and says what ended it where it did not end by itself.
+fn conclude(finished: &Finished, run: &Run, arguments: &SandboxRun, lost: bool) -> u8 {
     let receipt = &finished.receipt;
     if let Some(text) = explain(receipt, run) {
         terminal::warning(&text);
@@ -152,15 +170,6 @@ fn pass_on(finished: &Finished, run: &Run, arguments: &SandboxRun) -> u8 {
         }
     }
     if lost { exit::SANDBOX_FAILED } else { receipt.shell_status().unwrap_or(exit::SANDBOX_FAILED) }
-}
-
-fn write(captured: &Captured, name: &str, into: &mut dyn io::Write) -> io::Result<()> {
-    into.write_all(&captured.head)?;
-    if captured.bytes_dropped() > 0 {
-        terminal::warning(&format!("{} bytes of {name} were counted and not kept", captured.bytes_dropped()));
-    }
-    into.write_all(&captured.tail)?;
-    into.flush()
 }
 
 /// Why a launch failed, in the words of what was asked for.
@@ -186,6 +195,8 @@ fn not_run(failure: SetUpFailure, run: &Run) -> String {
 fn explain(receipt: &Receipt, run: &Run) -> Option<String> {
     match receipt.cause {
         Cause::Exited | Cause::Signalled => None,
+        Cause::Idle => Some("it wrote nothing for as long as it may; the whole process tree was killed".to_owned()),
+        Cause::SeccompKill => Some("it made a system call of a foreign kind, and the kernel killed it".to_owned()),
         Cause::Wall => Some("the wall limit passed; the whole process tree was killed".to_owned()),
         Cause::Cpu => Some("the CPU limit passed; the whole process tree was killed".to_owned()),
         Cause::OutOfMemory => Some("the memory limit was reached; the kernel killed the command".to_owned()),

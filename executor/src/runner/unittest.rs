@@ -51,6 +51,7 @@ pub fn limits(seconds: u32) -> RunLimits {
         output_bytes: OUTPUT_BYTES,
         kept_bytes: KEPT_BYTES,
         tmp_bytes: 64 << 20,
+        idle_us: None,
     }
 }
 
@@ -251,6 +252,8 @@ fn without_verdict(ending: Ending, report: &Report, owner: Owner, stderr: &[u8])
         Cause::OutOfMemory => return failed("the memory limit was reached".into()),
         Cause::OutputLimit(stream) => return failed(format!("more than {OUTPUT_BYTES} bytes on {}", stream.name())),
         Cause::Signalled => return failed("a signal ended the run".into()),
+        Cause::SeccompKill => return failed("a system call of a foreign kind ended the run".into()),
+        Cause::Idle => return failed("the run wrote nothing for too long".into()),
         Cause::Exited => {}
     }
     if !ending.report_whole {

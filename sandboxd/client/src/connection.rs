@@ -15,7 +15,7 @@ use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
 use tack_sandbox_protocol::{FrameError, Part, Refusal, Reply, SignedReceipt, Statement, Stream};
 
 use crate::helper::{Client, Helper, Way};
-use crate::run::{self, Captured, Encoded, Finished, RequestError, Run};
+use crate::run::{self, Captured, Encoded, Finished, Piece, RequestError, Run};
 
 /// How long a helper may be silent beyond the run's own wall limit: its set-up bound (10 s) and its tear-down, three
 /// times over. One that is silent longer is killed, and its process tree with it.
@@ -89,6 +89,9 @@ pub enum ClientError {
     },
 }
 
+/// Who gets output while a run lasts.
+type Sink<'a> = &'a mut dyn FnMut(Piece<'_>);
+
 /// The daemon's public key lies beside its socket under this name.
 const PUBLIC_KEY: &str = "receipt.pub";
 
@@ -114,19 +117,32 @@ impl Client {
     /// A [`ClientError`] where there is no receipt. A payload that fails, or a launch step that fails, is not an
     /// error here: both are causes in the receipt.
     pub fn run(&self, run: &Run) -> Result<Finished, ClientError> {
+        self.run_by(run, None)
+    }
+
+    /// The same, and `sink` gets standard output and standard error while the run lasts. What is kept comes back all
+    /// the same; a run that asks for nothing to be kept costs no memory for it.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_live(&self, run: &Run, sink: &mut dyn FnMut(Piece<'_>)) -> Result<Finished, ClientError> {
+        self.run_by(run, Some(sink))
+    }
+
+    fn run_by(&self, run: &Run, sink: Option<Sink<'_>>) -> Result<Finished, ClientError> {
         match self.way().ok_or(ClientError::NoHelper)? {
-            Way::Daemon(socket) => self.run_by_daemon(run, socket),
-            Way::OneShot(helper) => Self::run_once(run, helper),
+            Way::Daemon(socket) => self.run_by_daemon(run, socket, sink),
+            Way::OneShot(helper) => Self::run_once(run, helper, sink),
         }
     }
 
-    fn run_by_daemon(&self, run: &Run, socket: &Path) -> Result<Finished, ClientError> {
-        let request = run::encode(run, Some(self.token()))?;
+    fn run_by_daemon(&self, run: &Run, socket: &Path, sink: Option<Sink<'_>>) -> Result<Finished, ClientError> {
+        let request = run::encode(run, Some(self.token()), sink.is_some())?;
         let failed = |source| ClientError::Connect { socket: socket.to_owned(), source };
         let ours = UnixStream::connect(socket).map_err(failed)?;
         // It may wait for others to end first: the daemon's going away is what ends the wait.
         let mut conversation = Conversation { socket: ours, child: None, over: true };
-        let finished = match conversation.hold(&request, u64::from(run.limits.kept_bytes)) {
+        let finished = match conversation.hold(&request, u64::from(run.limits.kept_bytes), sink) {
             Err(ClientError::Receive(error))
                 if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) =>
             {
@@ -142,8 +158,8 @@ impl Client {
         Ok(finished)
     }
 
-    fn run_once(run: &Run, helper: &Helper) -> Result<Finished, ClientError> {
-        let request = run::encode(run, None)?;
+    fn run_once(run: &Run, helper: &Helper, sink: Option<Sink<'_>>) -> Result<Finished, ClientError> {
+        let request = run::encode(run, None, sink.is_some())?;
         let (ours, theirs) = UnixStream::pair().map_err(ClientError::SocketPair)?;
         ours.set_read_timeout(Some(Duration::from_micros(run.limits.wall_us).saturating_add(SILENCE)))
             .map_err(ClientError::SocketPair)?;
@@ -154,7 +170,7 @@ impl Client {
         // The command keeps the helper's end of the pair open: it must go, or the helper's death is not seen.
         drop(command);
         let mut conversation = Conversation { socket: ours, child: Some(child), over: false };
-        let finished = conversation.hold(&request, u64::from(run.limits.kept_bytes));
+        let finished = conversation.hold(&request, u64::from(run.limits.kept_bytes), sink);
         match finished {
             // A socket whose other end closed with the request unread is reset instead of ended.
             Err(ClientError::Receive(error))
@@ -177,7 +193,12 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn hold(&mut self, request: &Encoded, kept_bytes: u64) -> Result<Finished, ClientError> {
+    fn hold(
+        &mut self,
+        request: &Encoded,
+        kept_bytes: u64,
+        mut sink: Option<Sink<'_>>,
+    ) -> Result<Finished, ClientError> {
         match self.send(request) {
             // A helper that refuses may close before it has read all: its word is what counts.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(ClientError::Send(error)),
@@ -200,6 +221,11 @@ impl Conversation {
                     match part {
                         Part::Head => captured.head.extend_from_slice(bytes),
                         Part::Tail => captured.tail.extend_from_slice(bytes),
+                    }
+                }
+                Reply::Live { stream, skipped, bytes } => {
+                    if let Some(sink) = &mut sink {
+                        sink(Piece { stream, skipped, bytes });
                     }
                 }
                 Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),

@@ -26,5 +26,5 @@ pub use tack_sandbox_protocol::{Access, Receipt, RunLimits};
 
 pub use connection::ClientError;
 pub use helper::{Client, Helper, Way};
-pub use run::{Captured, Finished, Mount, RequestError, Run};
+pub use run::{Captured, Finished, Mount, Piece, RequestError, Run};
 pub use source::{Source, SourceError};

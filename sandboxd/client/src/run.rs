@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use tack_sandbox_protocol::{
-    self as protocol, Access, FrameError, Key, Mounts, Receipt, RunLimits, SignedReceipt, Strings, Submission, Token,
+    self as protocol, Access, FrameError, Key, Mounts, Receipt, RunLimits, SignedReceipt, Stream, Strings, Submission,
+    Token,
 };
 
 use crate::source::{Source, SourceError};
@@ -82,6 +83,17 @@ pub struct Finished {
     pub signed: Option<SignedReceipt>,
 }
 
+/// A piece of a stream, as it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// Of which stream.
+    pub stream: Stream,
+    /// Bytes that were left out before these: the run is not held up for a client that reads too slowly.
+    pub skipped: u64,
+    /// The bytes; none where only a gap is told.
+    pub bytes: &'a [u8],
+}
+
 /// What came out of one stream: whole if `tail` is empty, else its two ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
@@ -143,8 +155,9 @@ pub(crate) struct Encoded {
     pub(crate) sources: Vec<Arc<OwnedFd>>,
 }
 
-/// Opens what `run` names, and encodes it: for the daemon with a token and a key, for a helper without.
-pub(crate) fn encode(run: &Run, token: Option<Token>) -> Result<Encoded, RequestError> {
+/// Opens what `run` names, and encodes it: for the daemon with a token and a key, for a helper without; with `live`,
+/// output comes while the run lasts.
+pub(crate) fn encode(run: &Run, token: Option<Token>, live: bool) -> Result<Encoded, RequestError> {
     if run.argv.is_empty() {
         return Err(RequestError::NoProgram);
     }
@@ -170,6 +183,7 @@ pub(crate) fn encode(run: &Run, token: Option<Token>) -> Result<Encoded, Request
         mounts,
         limits: run.limits,
         report: run.report,
+        live,
     };
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
     let too_long = FrameError::TooLong { bound_bytes: protocol::frame::MAX_BODY_BYTES };
@@ -218,7 +232,7 @@ mod tests {
         let with = |change: Change| {
             let mut run = Run::new(["true"], "/");
             change(&mut run);
-            encode(&run, None).map(|_| ()).map_err(|error| error.to_string())
+            encode(&run, None, false).map(|_| ()).map_err(|error| error.to_string())
         };
         #[rustfmt::skip]
         let cases: [(Change, &str); 7] = [

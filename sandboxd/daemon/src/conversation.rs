@@ -100,6 +100,11 @@ impl<W: Write> Sender<W> {
         self.into.write_all(frame).map_err(ConversationError::Send)
     }
 
+    /// Output that the client has not taken while the run lasted.
+    pub(crate) fn send_untaken(&mut self, finished: &Finished) -> Result<(), ConversationError> {
+        self.into.write_all(&finished.untaken).map_err(ConversationError::Send)
+    }
+
     /// What was kept of each stream.
     pub(crate) fn send_output(&mut self, finished: &Finished) -> Result<(), ConversationError> {
         for (stream, (head, tail)) in Stream::ALL.iter().zip(&finished.kept) {

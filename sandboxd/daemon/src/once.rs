@@ -82,6 +82,8 @@ fn serve(client: &UnixStream) -> Result<(), OnceError> {
         },
         Ok((Request::Submit(_), _)) | Err(_) => Err(Refusal::Malformed),
     };
+    // It may read as slowly as it likes: this process is its own, and goes when it does.
+    client.set_write_timeout(None).map_err(OnceError::Socket)?;
     let mut sender = Sender::new(client);
     match answer {
         Err(refusal) => Ok(sender.send(&Reply::Refused(refusal))?),
@@ -89,7 +91,10 @@ fn serve(client: &UnixStream) -> Result<(), OnceError> {
             let sent = match finished.receipt.cause {
                 // Nobody listens.
                 Cause::Cancelled => Ok(()),
-                _ => sender.send_output(&finished).and_then(|()| sender.send(&Reply::Done(finished.receipt))),
+                _ => sender
+                    .send_untaken(&finished)
+                    .and_then(|()| sender.send_output(&finished))
+                    .and_then(|()| sender.send(&Reply::Done(finished.receipt))),
             };
             // Removing groups takes the kernel milliseconds: not before the client has its answer.
             drop(finished.groups);

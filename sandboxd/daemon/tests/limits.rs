@@ -5,10 +5,10 @@ mod harness;
 use std::io::Read;
 use std::time::Duration;
 
-use harness::{HostState, ask_by_hand, finish, output, processes_with, python_run, shell, within};
+use harness::{HostState, ask_by_hand, client, finish, output, processes_with, python_run, shell, within};
 use sha2::{Digest, Sha256};
 use tack_sandbox_client::protocol::{Cause, End, Figure, Reason, Stage, Stream};
-use tack_sandbox_client::{Run, RunLimits};
+use tack_sandbox_client::{Access, Run, RunLimits};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,13 +24,67 @@ fn exit_statuses_and_signals_are_exact() {
     }
     for signal in [1, 2, 3, 6, 8, 9, 11, 13, 15, 31] {
         let receipt = finish(&shell(&format!("kill -{signal} $$"))).receipt;
-        assert_eq!(
-            (receipt.cause, receipt.end),
-            (Cause::Signalled, Some(End::Signalled { signal })),
-            "signal {signal}"
-        );
+        // The kernel's own answer to a foreign system call cannot be told from the signal.
+        let cause = if signal == 31 { Cause::SeccompKill } else { Cause::Signalled };
+        assert_eq!((receipt.cause, receipt.end), (cause, Some(End::Signalled { signal })), "signal {signal}");
         assert_eq!((receipt.exit_status(), receipt.shell_status()), (None, Some(128 + signal)));
     }
+}
+
+#[test]
+fn a_run_that_falls_silent_is_ended_and_one_that_speaks_is_not() {
+    if !harness::can_sandbox("the idle limit") {
+        return;
+    }
+    let with = |script: &str| {
+        let mut run = shell(script);
+        run.limits.idle_us = Some(1_000_000);
+        run.limits.wall_us = 20_000_000;
+        finish(&run).receipt
+    };
+    assert_eq!(with("sleep 600").cause, Cause::Idle);
+    assert_eq!(with("echo a; sleep 600").cause, Cause::Idle);
+    let spoken = with("for i in 1 2 3 4 5; do sleep 0.3; echo $i >&2; done");
+    assert_eq!((spoken.cause, spoken.exit_status()), (Cause::Exited, Some(0)), "1.5 seconds, never silent for one");
+}
+
+#[test]
+fn output_comes_while_the_run_lasts_and_a_slow_reader_holds_nothing_up() {
+    if !harness::can_sandbox("live output") {
+        return;
+    }
+    // The second line is written when the first was seen outside.
+    let scratch = harness::Scratch::new("live");
+    let mut run = shell("echo first; until [ -e seen ]; do sleep 0.01; done; echo second >&2");
+    run.directory = "/task".into();
+    run.mounts.push(scratch.mount("/task", Access::ReadOnly));
+    let mut pieces = Vec::new();
+    let finished = client().run_live(&run, &mut |piece| {
+        pieces.push((piece.stream, piece.bytes.to_vec()));
+        if piece.bytes == b"first\n" {
+            std::fs::write(scratch.0.join("seen"), "").unwrap();
+        }
+    });
+    let finished = finished.unwrap();
+    assert_eq!(finished.receipt.exit_status(), Some(0), "{}", finished.receipt.cause);
+    assert_eq!(pieces, [(Stream::Stdout, b"first\n".to_vec()), (Stream::Stderr, b"second\n".to_vec())]);
+    assert_eq!(finished.stdout.head, b"first\n", "what is kept comes back all the same");
+
+    // Four times what may wait for a reader that begins when the run has ended.
+    let mut run = shell("head -c 67000000 /dev/zero; echo >done");
+    run.directory = "/task".into();
+    run.mounts.push(scratch.mount("/task", Access::ReadWrite));
+    run.limits.output_bytes = 1 << 30;
+    run.limits.kept_bytes = 0;
+    let (mut taken, mut skipped) = (0, 0);
+    let finished = client().run_live(&run, &mut |piece| {
+        assert!(within(Duration::from_secs(60), || scratch.0.join("done").exists()), "the run was held up");
+        taken += piece.bytes.len() as u64;
+        skipped += piece.skipped;
+    });
+    let total = finished.unwrap().stdout.bytes_total;
+    assert_eq!((total, taken + skipped), (67_000_000, 67_000_000));
+    assert!(skipped > 0 && taken > 0, "{taken} taken, {skipped} told to be left out");
 }
 
 #[test]

@@ -154,6 +154,7 @@ fn submission(argv: &[u8]) -> Vec<u8> {
         mounts: protocol::Mounts::new(),
         limits: protocol::RunLimits::default(),
         report: false,
+        live: false,
     };
     let request = protocol::Request::Submit(protocol::Submission { token: Token([0; 32]), key: None, run });
     let mut buffer = vec![0; frame::MAX_FRAME_BYTES];

@@ -39,6 +39,15 @@ pub enum Reply<'a> {
     Refused(Refusal),
     /// The run is over, and the daemon says so. The last frame.
     Signed(SignedReceipt),
+    /// Bytes of a stream as they come, where the request asked for it. What was kept of it comes all the same.
+    Live {
+        /// Of which stream.
+        stream: Stream,
+        /// Bytes that were left out before these, since the client did not take what it had.
+        skipped: u64,
+        /// At most [`OUTPUT_CHUNK_BYTES`](Self::OUTPUT_CHUNK_BYTES) of them.
+        bytes: &'a [u8],
+    },
 }
 
 impl Reply<'_> {

@@ -69,7 +69,7 @@ impl Receipt {
 pub enum Cause {
     /// The payload exited.
     Exited,
-    /// A signal ended the payload, from inside. `SIGSYS` means a system call of a foreign kind.
+    /// A signal ended the payload, from inside.
     Signalled,
     /// The wall limit passed.
     Wall,
@@ -93,6 +93,11 @@ pub enum Cause {
     /// Somebody outside killed the sandbox's first process, or the kernel a process of the run, when the host itself
     /// was short of memory. Never the payload's own failure.
     Killed,
+    /// The run wrote nothing for as long as the idle limit allows.
+    Idle,
+    /// The payload made a system call of a foreign kind, for which the kernel kills (or sent itself `SIGSYS`, which
+    /// looks the same).
+    SeccompKill,
 }
 
 impl Cause {
@@ -111,6 +116,8 @@ impl Cause {
             Self::CommandNotFound => "command_not_found",
             Self::CommandNotExecutable { .. } => "command_not_executable",
             Self::Killed => "killed_from_outside",
+            Self::Idle => "idle",
+            Self::SeccompKill => "seccomp_kill",
         }
     }
 }

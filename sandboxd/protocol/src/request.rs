@@ -25,6 +25,8 @@ pub struct RunRequest<'a> {
     pub limits: RunLimits,
     /// Whether the payload gets a third stream of output, open at descriptor 3.
     pub report: bool,
+    /// Whether output is passed on while the run lasts.
+    pub live: bool,
 }
 
 /// What may be done under a mount.
@@ -145,7 +147,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Mounts<'a> {
     }
 }
 
-/// What one run may use up. Reaching `wall`, `cpu`, `memory` or `output` ends the run with that cause; the others
+/// What one run may use up. Reaching `wall`, `cpu`, `memory`, `output` or `idle` ends the run with that cause; the others
 /// make the payload's own system calls fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunLimits {
@@ -167,6 +169,8 @@ pub struct RunLimits {
     pub kept_bytes: u32,
     /// Size of `/tmp`, and again of `/dev/shm`, in bytes: `ENOSPC` past it.
     pub tmp_bytes: u64,
+    /// How long the run may write nothing to any stream, in microseconds; `None` lets it be silent as long as it likes.
+    pub idle_us: Option<u64>,
 }
 
 impl Default for RunLimits {
@@ -182,6 +186,7 @@ impl Default for RunLimits {
             output_bytes: 1 << 26,
             kept_bytes: 1 << 18,
             tmp_bytes: 1 << 26,
+            idle_us: None,
         }
     }
 }

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES, MAX_BODY_BYTES, MAX_FRAME_BYTES, VERSION};
 use tack_sandbox_protocol::request::MAX_MOUNTS;
 use tack_sandbox_protocol::{
-    Access, Cause, End, Figure, FrameError, Key, Layer, LayerState, Layers, Mount, Mounts, Need, Part, Reason, Receipt,
-    Refusal, Reply, Request, RunLimits, RunRequest, SetUpFailure, SignedReceipt, Stage, Statement, Stream,
-    StreamSummary, Strings, Submission, Times, Token, Usage,
+    Access, Cause, End, Figure, FrameError, Key, Layer, LayerState, Layers, Limit, Mount, Mounts, Need, Part, Reason,
+    Receipt, Refusal, Reply, Request, RunLimits, RunRequest, SetUpFailure, SignedReceipt, SourceProblem, Stage,
+    Statement, Stream, StreamSummary, Strings, Submission, Times, Token, Usage,
 };
 
 fn request<'a>(argv: &'a [u8], mounts: &[Mount<'a>]) -> Request<'a> {
@@ -22,6 +22,7 @@ fn request<'a>(argv: &'a [u8], mounts: &[Mount<'a>]) -> Request<'a> {
         mounts: list,
         limits: RunLimits::default(),
         report: true,
+        live: false,
     })
 }
 
@@ -67,26 +68,28 @@ fn hex(bytes: &[u8]) -> String {
 fn the_bytes_of_a_frame_are_pinned() {
     let mount = Mount { target: b"/task", access: Access::ReadWrite };
     let run = encode(&request(b"ls\0-l\0", &[mount]));
-    // Header: "tk", version 2, 67 bytes. Body: Run; argv; environment; directory; one mount; nine limits; report.
+    // Header: "tk", version 2, 69 bytes. Body: Run; argv; environment; directory; one mount; ten limits; report; live.
     let expected = [
-        "746b020043000000",
+        "746b020045000000",
         "00",
         "066c73002d6c00",
         "0a504154483d2f62696e00",
         "052f7461736b",
         "01052f7461736b01",
-        "808ece1c809c9c398080808004800280808080018008808080208080108080802001",
+        "808ece1c809c9c3980808080048002808080800180088080802080801080808020000100",
     ];
     assert_eq!(hex(&run), expected.concat());
 
     let Request::Run(inner) = request(b"ls\0-l\0", &[mount]) else { panic!("another request") };
     let submission = Submission { token: Token([0xcc; 32]), key: Some(Key([0xdd; 16])), run: inner };
     // The same run, behind a token and a key: 1 + 32 + 1 + 16 bytes in place of 1.
-    let submitted = ["746b020074000000", "01", &"cc".repeat(32), "01", &"dd".repeat(16), &hex(&run)[18..]];
+    let submitted = ["746b020076000000", "01", &"cc".repeat(32), "01", &"dd".repeat(16), &hex(&run)[18..]];
     assert_eq!(hex(&encode(&Request::Submit(submission))), submitted.concat());
 
     let output = encode(&Reply::Output { stream: Stream::Report, part: Part::Tail, bytes: b"x" });
     assert_eq!(hex(&output), ["746b020005000000", "00", "02", "01", "0178"].concat());
+    let live = encode(&Reply::Live { stream: Stream::Stderr, skipped: 300, bytes: b"xy" });
+    assert_eq!(hex(&live), ["746b020007000000", "04", "01", "ac02", "027879"].concat());
     let refused = encode(&Reply::Refused(Refusal::NotRoot { uid: 1_000 }));
     assert_eq!(hex(&refused), ["746b020004000000", "02", "01", "e807"].concat());
 
@@ -142,8 +145,10 @@ fn the_indexes_of_variants_are_pinned() {
         Cause::CommandNotFound,
         Cause::CommandNotExecutable { errno: 1 },
         Cause::Killed,
+        Cause::Idle,
+        Cause::SeccompKill,
     ];
-    assert_eq!(indexes(&causes), counted(11));
+    assert_eq!(indexes(&causes), counted(13));
     let reasons = [
         Reason::NotAsked,
         Reason::NotReached,
@@ -160,8 +165,18 @@ fn the_indexes_of_variants_are_pinned() {
         Refusal::NotRoot { uid: 1 },
         Refusal::Threads { count: 2 },
         Refusal::Kernel(Need::Landlock),
+        Refusal::Peer { uid: 1 },
+        Refusal::Token,
+        Refusal::Busy { running: 1 },
+        Refusal::Ceiling { limit: Limit::Wall, most: 1 },
+        Refusal::Source { mount: 0, problem: SourceProblem::Kind },
+        Refusal::InFlight,
+        Refusal::KeyReused,
+        Refusal::NoStore { errno: 1 },
     ];
-    assert_eq!(indexes(&refusals), counted(4));
+    assert_eq!(indexes(&refusals), counted(12));
+    assert_eq!(indexes(Limit::ALL), counted(9));
+    assert_eq!(indexes(SourceProblem::ALL), counted(6));
     let first_and_last = |names: &[&str]| (names[0].to_owned(), names[names.len() - 1].to_owned(), names.len());
     let stages: Vec<_> = Stage::ALL.iter().map(|stage| stage.name()).collect();
     assert_eq!(first_and_last(&stages), ("request".into(), "exec".into(), 24));
@@ -354,8 +369,10 @@ proptest! {
             mounts: list,
             limits: RunLimits {
                 wall_us, cpu_us, memory_bytes, processes, file_bytes, open_files, output_bytes, kept_bytes, tmp_bytes,
+                idle_us: report.then_some(wall_us),
             },
             report,
+            live: !report,
         });
         let frame = encode(&request);
         prop_assert_eq!(frame::decode::<Request>(&frame), Ok(request));

@@ -1,5 +1,6 @@
 //! One run, watched by the helper: from the request to the receipt.
 
+mod live;
 mod output;
 
 use std::mem;
@@ -20,6 +21,7 @@ use crate::launch::id_map::map_payload;
 use crate::launch::plan::{Plan, Source as Shown};
 use crate::launch::progress::{At, Record, failure};
 use crate::launch::{Sandbox, landlock};
+use crate::run::live::Live;
 use crate::run::output::Output;
 use crate::sys::process::{CpuUsage, Waited, wait4};
 
@@ -40,6 +42,8 @@ pub(crate) struct Finished {
     pub(crate) receipt: Receipt,
     /// Head and tail of each stream, by [`Stream`]'s order.
     pub(crate) kept: [(Vec<u8>, Vec<u8>); Stream::COUNT],
+    /// Frames of output that the client has not taken yet: they come before everything else.
+    pub(crate) untaken: Vec<u8>,
     /// Removed when dropped, which may wait until the client has its answer.
     pub(crate) groups: Option<Groups>,
 }
@@ -58,6 +62,7 @@ pub(crate) fn run(request: &RunRequest<'_>, sources: Vec<Shown>, client: &UnixSt
         stage_us[Stage::Prepare as usize] = micros(asked.elapsed());
         let sandbox = Sandbox::start(plan, asked)?;
         let mut watch = Watch::new(sandbox, request.limits, asked, stage_us);
+        watch.live = request.live.then(Live::default);
         watch.children = children;
         let joining = Instant::now();
         let groups = Hierarchies::find().map_or_else(
@@ -104,7 +109,7 @@ fn never_started(failure: SetUpFailure, asked: Instant) -> Finished {
         landlock_abi: 0,
         policy_digest: [0; 32],
     };
-    Finished { receipt, kept: Default::default(), groups: None }
+    Finished { receipt, kept: Default::default(), untaken: Vec::new(), groups: None }
 }
 
 /// What the helper knows of a run while it lasts.
@@ -128,6 +133,10 @@ struct Watch {
     /// What pid 1 had used before the payload was forked: the launch's, not the run's.
     launch_usage: Option<CpuUsage>,
     outputs: [Output; Stream::COUNT],
+    /// Where the client wants output as it comes.
+    live: Option<Live>,
+    /// When the payload was last heard of.
+    heard: Instant,
     set_up_open: bool,
     buffer: Vec<u8>,
 }
@@ -136,6 +145,7 @@ struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Client,
+    Taker,
     Pid1,
     SetUp,
     End,
@@ -158,6 +168,8 @@ impl Watch {
             last_stage: None,
             launch_usage: None,
             outputs: std::array::from_fn(|_| Output::new(limits.kept_bytes)),
+            live: None,
+            heard: asked,
             set_up_open: true,
             buffer: vec![0; Reply::OUTPUT_CHUNK_BYTES],
         }
@@ -176,13 +188,20 @@ impl Watch {
                 // It has been killed, and is ending.
                 _ if self.cause.is_some() => now + DRAIN_BOUND,
                 (None, None) => self.asked + SET_UP_BOUND,
-                (None, Some(executed)) => executed + Duration::from_micros(self.limits.wall_us),
+                (None, Some(executed)) => {
+                    let idle = self.limits.idle_us.map(|it| self.heard.max(executed) + Duration::from_micros(it));
+                    let wall = executed + Duration::from_micros(self.limits.wall_us);
+                    idle.map_or(wall, |it| it.min(wall))
+                }
             };
             if now >= deadline {
                 match (pid1_ended, self.executed) {
                     (Some(_), _) => return,
                     (None, None) => self.end(Cause::SetUp(failure(self.next_stage(), Errno::ETIMEDOUT))),
-                    (None, Some(_)) => self.end(Cause::Wall),
+                    (None, Some(executed)) => {
+                        let wall = now >= executed + Duration::from_micros(self.limits.wall_us);
+                        self.end(if wall { Cause::Wall } else { Cause::Idle });
+                    }
                 }
                 continue;
             }
@@ -194,6 +213,7 @@ impl Watch {
             for source in self.wait_for(wait, client, pid1_ended.is_none()) {
                 match source {
                     Source::Client => self.end(Cause::Cancelled),
+                    Source::Taker => self.live.iter_mut().for_each(|it| it.offer(client)),
                     Source::Pid1 => {
                         self.read_end();
                         // Its writers are gone, so it has an end, and all before it was written.
@@ -236,6 +256,9 @@ impl Watch {
             if self.cause != Some(Cause::Cancelled) {
                 // Its going away is told unasked.
                 add(Source::Client, client.as_fd(), PollFlags::empty());
+                if self.live.as_ref().is_some_and(Live::waits) {
+                    add(Source::Taker, client.as_fd(), PollFlags::POLLOUT);
+                }
             }
             add(Source::Pid1, self.sandbox.pidfd.as_fd(), PollFlags::POLLIN);
         }
@@ -330,8 +353,13 @@ impl Watch {
             Err(Errno::EINTR | Errno::EAGAIN) => {}
             Ok(0) | Err(_) => self.sandbox.streams[stream as usize] = None,
             Ok(count) => {
+                self.heard = Instant::now();
                 let output = &mut self.outputs[stream as usize];
                 output.push(&self.buffer[..count]);
+                // The report is a record, which is read when it is whole.
+                if let Some(live) = self.live.as_mut().filter(|_| stream != Stream::Report) {
+                    live.push(stream, &self.buffer[..count]);
+                }
                 if output.bytes_total() > self.limits.output_bytes {
                     self.end(Cause::OutputLimit(stream));
                 }
@@ -387,7 +415,8 @@ impl Watch {
         };
         let landlock_abi = abi.map_or(0, landlock::number);
         let receipt = Receipt { cause, end, usage, streams, times, layers, landlock_abi, policy_digest };
-        Finished { receipt, kept, groups: Some(groups) }
+        let untaken = self.live.map(Live::rest).unwrap_or_default();
+        Finished { receipt, kept, untaken, groups: Some(groups) }
     }
 
     fn final_cause(&self, groups: &Groups) -> Cause {
@@ -397,6 +426,7 @@ impl Watch {
             (Some(cause), ..) => cause,
             (None, None, _) => Cause::SetUp(failure(self.next_stage(), Errno::ECHILD)),
             (None, Some(_), Some(status)) if libc::WIFEXITED(status) => Cause::Exited,
+            (None, Some(_), Some(status)) if libc::WTERMSIG(status) == libc::SIGSYS => Cause::SeccompKill,
             (None, Some(_), Some(_)) => Cause::Signalled,
             // Nothing inside can end pid 1, and it would have told of the payload's end.
             (None, Some(_), None) => Cause::Killed,

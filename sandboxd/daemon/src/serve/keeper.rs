@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -19,6 +20,9 @@ use crate::serve::config::Config;
 use crate::serve::grant::granted;
 use crate::serve::peer::{Peer, check_token};
 use crate::sys::process::{Closing, close_range, heed_children};
+
+/// How long a client may take nothing of its answer: it holds one of the places that root allows.
+const TAKING: Duration = Duration::from_mins(1);
 
 /// Most bytes of a statement or of its signature on the way to the daemon and back.
 pub(crate) const MESSAGE_BYTES: usize = Statement::MAX_BYTES + 128;
@@ -64,7 +68,7 @@ impl Keeper<'_> {
 
     fn converse(&self) -> Result<(), ConversationError> {
         let timeouts = self.client.set_read_timeout(Some(PATIENCE));
-        timeouts.and_then(|()| self.client.set_write_timeout(Some(PATIENCE))).map_err(ConversationError::Receive)?;
+        timeouts.and_then(|()| self.client.set_write_timeout(Some(TAKING))).map_err(ConversationError::Receive)?;
         let mut buffer = Vec::new();
         let mut sender = Sender::new(&self.client);
         match receive(&self.client, &mut buffer)? {
@@ -100,12 +104,18 @@ impl Keeper<'_> {
         let sent = match place {
             // Nobody listens, and a request that was cut off is run again.
             _ if finished.receipt.cause == Cause::Cancelled => Ok(()),
-            None => send_all(Sender::new(&self.client), &finished, &signed).map(drop),
+            None => {
+                let mut sender = Sender::new(&self.client);
+                sender.send_untaken(&finished)?;
+                send_all(sender, &finished, &signed).map(drop)
+            }
             Some(place) => {
                 let frames = send_all(Sender::new(Vec::new()), &finished, &signed)?;
                 place.keep(&frames).map_err(ConversationError::Send)?;
                 // The key is free before the client can ask again.
                 drop(place);
+                // Live output is not part of the answer that a later client would get: what was kept is.
+                Sender::new(&self.client).send_untaken(&finished)?;
                 (&self.client).write_all(&frames).map_err(ConversationError::Send)
             }
         };

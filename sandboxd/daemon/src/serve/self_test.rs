@@ -53,6 +53,7 @@ fn ask(helper: &mut UnixStream, argv: &[String]) -> Result<String, String> {
         mounts,
         limits: RunLimits::default(),
         report: false,
+        live: false,
     });
     let mut buffer = vec![0; MAX_FRAME_BYTES];
     let bytes = frame::encode(&request, &mut buffer).map_err(|error| said(&error))?;
@@ -70,7 +71,7 @@ fn ask(helper: &mut UnixStream, argv: &[String]) -> Result<String, String> {
         helper.read_exact(&mut body).map_err(|error| said(&error))?;
         match frame::decode_body(&body).map_err(|error| said(&error))? {
             Reply::Output { stream: Stream::Stdout, bytes, .. } => output.extend_from_slice(bytes),
-            Reply::Output { .. } => {}
+            Reply::Output { .. } | Reply::Live { .. } => {}
             Reply::Refused(refusal) => return Err(said(&refusal)),
             Reply::Done(receipt) if receipt.exit_status() == Some(0) => {
                 return Ok(String::from_utf8_lossy(&output).into_owned());

@@ -219,6 +219,7 @@ pub(crate) fn request_frame_with(argv: &[u8], count: usize) -> Vec<u8> {
         mounts,
         limits: RunLimits::default(),
         report: false,
+        live: false,
     });
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
     protocol::frame::encode(&request, &mut buffer).unwrap().to_vec()
