@@ -19,6 +19,8 @@ use std::time::Instant;
 use nix::time::{ClockId, clock_gettime};
 use tack_bench::random_bundle::{self, Shape};
 use tack_bench::record;
+use tack_bench::resident::Resident;
+use tack_bench::worker::memory_mb as memory_mb_of;
 use tack_kernels::engine::{LoadPhase, PackSource, Peak};
 use tack_kernels::reference::Reference;
 use tack_kernels::{
@@ -100,12 +102,8 @@ fn median(mut samples: Vec<Spent>) -> Spent {
     samples.get(samples.len() / 2).copied().unwrap_or_default()
 }
 
-/// Megabytes of `/proc/self/status`, by its own names.
 fn memory_mb(name: &str) -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let kilobytes = line.and_then(|line| line.trim_matches(|it: char| !it.is_ascii_digit()).parse::<f64>().ok());
-    kilobytes.unwrap_or(f64::NAN) / 1024.0
+    memory_mb_of("self", name)
 }
 
 /// Tokens that tell states apart: `turn` changes them from `shared` on.
@@ -195,6 +193,19 @@ fn compare_with_exact(arguments: &Arguments, length: usize) -> Outcome<()> {
     Ok(())
 }
 
+/// What is resident after everything ran, beside what there must be: packed weights, cache, activations.
+fn memory(engine: &Engine) {
+    const MB: f64 = 1024.0 * 1024.0;
+    let Resident { pack, files, anonymous } = Resident::now();
+    let (cache, activations) = (engine.cached_bytes() as f64 / MB, engine.activation_bytes() as f64 / MB);
+    println!(
+        "resident: {pack:.0} MB of the pack file, {anonymous:.0} of no file, {files:.0} of originals and program; at most \
+         {:.0} in all; cache {cache:.0}, activations {activations:.0}: {:.2} times what there must be, originals apart",
+        memory_mb("VmHWM:"),
+        (pack + anonymous) / (pack + cache + activations)
+    );
+}
+
 fn swap(engine: &mut Engine, directory: &Path) -> Outcome<()> {
     let samples = (1..=3).map(|seed| {
         let adapter = directory.join(format!("adapter-{seed}"));
@@ -258,12 +269,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
                 cold * (1.0 + new as f64 / PREFIX as f64) / spent.cpu_s
             );
         }
-        println!(
-            "resident {:.0} MB, at most {:.0}; cache {:.0} MB",
-            memory_mb("VmRSS:"),
-            memory_mb("VmHWM:"),
-            bench.engine.cached_bytes() as f64 / 1e6
-        );
+        memory(bench.engine);
         swap(&mut engine, &arguments.directory)?;
     }
     Ok(())

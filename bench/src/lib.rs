@@ -9,6 +9,7 @@
 
 pub mod random_bundle;
 pub mod record;
+pub mod resident;
 pub mod worker;
 
 use std::time::{Duration, Instant};

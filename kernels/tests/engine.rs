@@ -64,7 +64,8 @@ fn check_goldens(precision: PrecisionPolicy, limit: f64) {
     for case in CASES {
         let bytes = std::fs::read(golden(case).join("expected.safetensors")).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        for (adapter, weights) in [(Adapter::None, "base"), (Adapter::Folded, "adapted")] {
+        let modes = [(Adapter::None, "base"), (Adapter::Folded, "adapted"), (Adapter::Apart, "adapted")];
+        for (adapter, weights) in modes {
             let mut engine = load(case, &EngineOptions { adapter, precision, ..EngineOptions::default() });
             let output_error = engine.precision().output_error();
             for length in LENGTHS {
@@ -83,7 +84,7 @@ fn check_goldens(precision: PrecisionPolicy, limit: f64) {
                     [("hidden", hidden, part("hidden")), ("outputs", outputs, [part("success"), part("cost")].concat())]
                 {
                     let error = relative_error(&found, &expected);
-                    let line = format!("{case}, {name}, {what}: relative L2 {error:.2e} of {limit:.0e}");
+                    let line = format!("{case}, {name}, {adapter:?}, {what}: relative L2 {error:.2e} of {limit:.0e}");
                     assert!(error <= limit, "{line}"); // false for NaN
                     if error > worst.0 {
                         worst = (error, line);
@@ -220,11 +221,15 @@ fn a_sequence_is_the_same_alone_and_in_company() {
 /// Warm runs of every kind against cold ones: whole blocks, inside a block, one new token, a sequence that turns away.
 #[test]
 fn cold_and_cached_are_the_same_bit_for_bit() {
-    for (case, precision) in
-        [("plain", Precision::STANDARD), ("wide_heads", Precision::Float), ("theta", Precision::STANDARD)]
-    {
-        let mut cold = load(case, &EngineOptions { cache_bytes: 0, ..options(precision) });
-        let mut warm = load(case, &options(precision));
+    for (case, precision, adapter) in [
+        ("plain", Precision::STANDARD, Adapter::Folded),
+        ("wide_heads", Precision::Float, Adapter::Folded),
+        ("theta", Precision::STANDARD, Adapter::Folded),
+        ("plain", Precision::STANDARD, Adapter::Apart),
+    ] {
+        let options = EngineOptions { adapter, ..options(precision) };
+        let mut cold = load(case, &EngineOptions { cache_bytes: 0, ..options.clone() });
+        let mut warm = load(case, &options);
         let vocab_size = cold.config().vocab_size;
         let whole = tokens(257, vocab_size);
         let mut turned = whole.clone();

@@ -57,6 +57,10 @@ fn the_second_start_maps_what_the_first_one_wrote() {
     assert_eq!(pack_files(directory.path()).len(), 1);
     assert!(matches!(load(directory.path(), Adapter::None).pack_source(), PackSource::Written { .. }));
     assert_eq!(pack_files(directory.path()).len(), 2);
+    // An adapter beside the weights hangs on the file of the base.
+    let apart = load(directory.path(), Adapter::Apart);
+    assert!(matches!(apart.pack_source(), PackSource::File { .. }), "{:?}", apart.pack_source());
+    assert_eq!((apart.digest(), pack_files(directory.path()).len()), (first.digest(), 2));
 }
 
 #[test]
@@ -213,21 +217,23 @@ fn an_adapter_is_swapped_as_if_it_had_been_there() {
     bytes[header..].as_chunks_mut::<4>().0.iter_mut().step_by(2).for_each(|word| word[3] ^= 0x80);
     fs::write(&path, bytes).unwrap();
 
-    let [mut of_one, mut of_other] = [&one, &other].map(|it| load(it.path(), Adapter::Folded));
-    let expected = [hidden(&mut of_one), hidden(&mut of_other)];
-    assert_ne!(expected[0], expected[1]);
-    // From packed weights, and from a file that no pass has touched yet.
-    let untouched = load(one.path(), Adapter::Folded);
-    for mut engine in [of_one, untouched] {
-        let digest = engine.digest();
-        for _ in 0..2 {
-            engine.swap_adapter(&BundleSource::directory(other.path())).unwrap();
-            assert_eq!((hidden(&mut engine), engine.digest()), (expected[1].clone(), of_other.digest()));
-            engine.swap_adapter(&BundleSource::directory(one.path())).unwrap();
+    for adapter in [Adapter::Folded, Adapter::Apart] {
+        let [mut of_one, mut of_other] = [&one, &other].map(|it| load(it.path(), adapter));
+        let expected = [hidden(&mut of_one), hidden(&mut of_other)];
+        assert_ne!(expected[0], expected[1]);
+        // From packed weights, and from a file that no pass has touched yet.
+        let untouched = load(one.path(), adapter);
+        for mut engine in [of_one, untouched] {
+            let digest = engine.digest();
+            for _ in 0..2 {
+                engine.swap_adapter(&BundleSource::directory(other.path())).unwrap();
+                assert_eq!((hidden(&mut engine), engine.digest()), (expected[1].clone(), of_other.digest()));
+                engine.swap_adapter(&BundleSource::directory(one.path())).unwrap();
+                assert_eq!((hidden(&mut engine), engine.digest()), (expected[0].clone(), digest));
+            }
+            // One that is refused changes nothing.
+            assert!(engine.swap_adapter(&BundleSource::directory(golden("wide_heads"))).is_err());
             assert_eq!((hidden(&mut engine), engine.digest()), (expected[0].clone(), digest));
         }
-        // One that is refused changes nothing.
-        assert!(engine.swap_adapter(&BundleSource::directory(golden("wide_heads"))).is_err());
-        assert_eq!((hidden(&mut engine), engine.digest()), (expected[0].clone(), digest));
     }
 }

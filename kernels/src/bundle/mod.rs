@@ -23,6 +23,7 @@ pub use config::Config;
 pub use error::BundleError;
 pub use source::{BundleSource, FileBytes, digest_files};
 
+pub(crate) use adapter::{Lora, is_file as is_adapter_file};
 pub(crate) use heads::HeadWeights;
 pub(crate) use tensor::Tensor;
 pub(crate) use weights::{Layer, Projection, Weights};

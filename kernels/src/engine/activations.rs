@@ -105,6 +105,14 @@ impl Activations {
 }
 
 impl Activations {
+    /// Bytes that they hold.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.packed {
+            Packed::Float(elements) => elements.bytes(),
+            Packed::Integer { pairs, scales } => pairs.bytes() + scales.bytes(),
+        }
+    }
+
     /// Reads a row back, as floats; only floats can be.
     pub(crate) fn read(&self, row: usize, into: &mut [f32]) {
         let Packed::Float(elements) = &self.packed else { unreachable!("integers are not read back") };

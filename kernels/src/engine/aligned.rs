@@ -32,6 +32,11 @@ impl<T: Pod> Aligned<T> {
         Self { lines, length, element: PhantomData }
     }
 
+    /// Bytes that it holds, in use or not.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lines.len() * size_of::<Line>()
+    }
+
     /// Makes room for `length` elements, whose values are then of no meaning, and returns them.
     pub(crate) fn reserve(&mut self, length: usize) -> &mut [T] {
         if self.lines.len() * size_of::<Line>() < length * size_of::<T>() {

@@ -8,6 +8,7 @@ use crate::bundle::{Config, Tensor};
 use crate::engine::Threads;
 use crate::engine::activations::Activations;
 use crate::engine::aligned::Aligned;
+use crate::engine::apart::LowRows;
 use crate::engine::attention::{COLUMNS, Column, KeyHead, attend};
 use crate::engine::isa::{Kernels, MR, NR};
 use crate::engine::kv::{BLOCK, HeadLayout, KvSequence, Place, write_key, write_value};
@@ -44,6 +45,15 @@ pub(crate) struct Workspace {
     attended: Aligned<f32>,
     gated: Aligned<f32>,
     rope: Rope,
+    low: LowRows,
+}
+
+impl Workspace {
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        let buffers = [&self.residual, &self.queries, &self.attended, &self.gated];
+        self.activations.bytes() + self.low.bytes() + buffers.map(Aligned::bytes).iter().sum::<usize>()
+    }
 }
 
 /// Rows of one sequence, whose queries are asked for.
@@ -197,6 +207,7 @@ impl Pass<'_> {
             rows,
         )?;
         self.observe(Role::Qkv, &workspace.activations);
+        self.project_low(layer, &mut workspace.low, &workspace.residual, rows)?;
         let queries = layout.units(config.num_attention_heads);
         let units = layout.units(config.num_key_value_heads);
 
@@ -219,7 +230,8 @@ impl Pass<'_> {
         let first_unit = if items.is_empty() { queries } else { 0 };
         items.extend(keys.into_iter().map(HeadsOut::Keys));
         items.extend(values.into_iter().map(HeadsOut::Values));
-        self.project_heads(layer, &workspace.activations, &workspace.rope, places, first_unit, items)
+        let Workspace { activations, low, rope, .. } = workspace;
+        self.project_heads(layer, [activations, &low.rows], rope, places, first_unit, items)
     }
 
     /// Norm and queries alone.
@@ -230,19 +242,20 @@ impl Pass<'_> {
         places: &[Place],
     ) -> Result<(), ForwardError> {
         let Frame { config, layout, .. } = self.frame;
-        let Workspace { activations, residual, queries, rope, .. } = workspace;
+        let Workspace { activations, residual, queries, rope, low, .. } = workspace;
         self.pack_normalized(&layer.input_layernorm, &layer.qkv, activations, residual, places.len())?;
+        self.project_low(layer, low, residual, places.len())?;
         let elements = layout.heads_per_unit * places.len() * layout.head_dim;
         let all = queries.reserve(layout.units(config.num_attention_heads) * elements);
         let items = all.chunks_exact_mut(elements).map(HeadsOut::Queries).collect();
-        self.project_heads(layer, activations, rope, places, 0, items)
+        self.project_heads(layer, [activations, &low.rows], rope, places, 0, items)
     }
 
     /// Multiplies units of heads, from `first_unit` on; norm and rotation while each head is in the cache.
     fn project_heads(
         &self,
         layer: &PackedLayer,
-        activations: &Activations,
+        [activations, low]: [&Activations; 2],
         rope: &Rope,
         places: &[Place],
         first_unit: usize,
@@ -256,7 +269,12 @@ impl Pass<'_> {
             for block in row_blocks(rows, layer.qkv.depth) {
                 let sums = scratch.sums.reserve(block.len().next_multiple_of(MR) * columns);
                 let unit_panels = unit * panels..(unit + 1) * panels;
-                layer.qkv.multiply(kernels, activations, block.clone(), unit_panels, sums);
+                layer.qkv.multiply(kernels, activations, block.clone(), unit_panels.clone(), sums);
+                if let Some(adapter) = &layer.apart.qkv {
+                    let extra = scratch.extra.reserve(block.len().next_multiple_of(MR) * columns);
+                    adapter.b.multiply(kernels, low, block.clone(), unit_panels, extra);
+                    sums.iter_mut().zip(extra.iter()).for_each(|(x, extra)| *x += extra);
+                }
                 for (row, heads) in block.zip(sums.chunks_exact_mut(columns)) {
                     let place = places[row];
                     for (head, x) in heads.chunks_exact_mut(head_dim).enumerate() {
@@ -337,18 +355,23 @@ impl Pass<'_> {
     fn mix(&self, layer: &PackedLayer, workspace: &mut Workspace, rows: usize) -> Result<(), ForwardError> {
         let kernels = self.kernels;
         let stop = self.stopped();
-        let Workspace { activations, residual, attended, gated, .. } = workspace;
+        let Workspace { activations, residual, attended, gated, low, .. } = workspace;
 
         // 1. residual += o(attended).
         let per_row = self.frame.layout.queries_per_key * self.frame.layout.head_dim;
         let attended = &**attended;
-        Self::finished(activations.pack(kernels, self.pool, &stop, &layer.o_proj, rows, |row, into| {
+        let read = |row: usize, into: &mut [f32]| {
             for (into, head) in into.chunks_exact_mut(per_row).zip(attended.chunks_exact(rows * per_row)) {
                 into.copy_from_slice(&head[row * per_row..][..per_row]);
             }
-        }))?;
+        };
+        Self::finished(activations.pack(kernels, self.pool, &stop, &layer.o_proj, rows, read))?;
         self.observe(Role::OProj, activations);
         self.multiply_add(&layer.o_proj, activations, residual, rows)?;
+        if let Some(adapter) = &layer.apart.o_proj {
+            Self::finished(adapter.project(kernels, self.pool, &stop, low, rows, read))?;
+            self.multiply_add(&adapter.b, &low.rows, residual, rows)?;
+        }
 
         // 2. gated = silu(gate(x)) * up(x), [F/GATES][T][GATES].
         self.pack_normalized(&layer.post_attention_layernorm, &layer.gate_up, activations, residual, rows)?;
@@ -375,6 +398,22 @@ impl Pass<'_> {
         }))?;
         self.observe(Role::DownProj, activations);
         self.multiply_add(&layer.down_proj, activations, residual, rows)
+    }
+
+    /// What an adapter that hangs on queries, keys and values makes of the normalized rows.
+    fn project_low(
+        &self,
+        layer: &PackedLayer,
+        low: &mut LowRows,
+        residual: &[f32],
+        rows: usize,
+    ) -> Result<(), ForwardError> {
+        let Some(adapter) = &layer.apart.qkv else { return Ok(()) };
+        let (kernels, eps) = (self.kernels, self.frame.config.rms_norm_eps);
+        Self::finished(adapter.project(kernels, self.pool, &self.stopped(), low, rows, |row, into| {
+            gather(residual, rows, row, into);
+            (kernels.normalize)(into, &layer.input_layernorm, eps);
+        }))
     }
 
     /// Packs the normalized rows of the residual stream.

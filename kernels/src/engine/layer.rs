@@ -2,6 +2,7 @@
 
 use crate::bundle::{Config, Layer, Projection, Tensor};
 use crate::engine::Threads;
+use crate::engine::apart::ApartLayer;
 use crate::engine::isa::{Kernels, NR};
 use crate::engine::kv::HeadLayout;
 use crate::engine::matrix::{Matrix, Precision};
@@ -23,6 +24,8 @@ pub(crate) struct PackedLayer {
     /// Panels of [`GATES`] gate columns and the same of up.
     pub(crate) gate_up: Matrix,
     pub(crate) down_proj: Matrix,
+    /// What is not folded into them.
+    pub(crate) apart: ApartLayer,
 }
 
 /// One of the four matrices of a layer.
@@ -111,6 +114,7 @@ impl PackedLayer {
             post_attention_layernorm: layer.post_attention_layernorm.to_vec(),
             gate_up,
             down_proj,
+            apart: ApartLayer::default(),
         }
     }
 }

@@ -146,6 +146,25 @@ impl Matrix {
         }
     }
 
+    /// The weights of one column, as what is multiplied stands for them.
+    pub(crate) fn read_column(&self, column: usize, into: &mut [f32]) {
+        let (panel, place) = (column / NR, column % NR);
+        match &self.body {
+            Body::Float(elements) => {
+                let panel = &elements[panel * self.depth * NR..][..self.depth * NR];
+                into.iter_mut().zip(panel.iter().skip(place).step_by(NR)).for_each(|(to, from)| *to = *from);
+            }
+            Body::Integer { pairs, scales, .. } => {
+                let panel = &pairs[panel * self.depth / 2 * NR..][..self.depth / 2 * NR];
+                let scale = scales[column];
+                for (to, pair) in into.as_chunks_mut::<2>().0.iter_mut().zip(panel.iter().skip(place).step_by(NR)) {
+                    let [a, b, c, d] = pair.to_le_bytes();
+                    *to = [[a, b], [c, d]].map(|half| scale * f32::from(i16::from_le_bytes(half)));
+                }
+            }
+        }
+    }
+
     /// Number of panels.
     pub(crate) fn panels(&self) -> usize {
         self.columns / NR

@@ -7,6 +7,7 @@
 
 mod activations;
 mod aligned;
+mod apart;
 mod attention;
 mod calibrate;
 mod forward;
@@ -20,6 +21,7 @@ mod peak;
 mod pool;
 mod prefix_cache;
 mod rope;
+mod rounding;
 mod stamps;
 
 pub use calibrate::PrecisionPolicy;
@@ -31,6 +33,7 @@ pub use network::{
 };
 pub use pack_file::{PACKS_KEPT, PackFileError};
 pub use peak::Peak;
+pub use rounding::AdapterLost;
 
 /// The threads of an engine.
 pub(crate) type Threads = pool::Pool<Scratch>;
@@ -42,5 +45,7 @@ pub(crate) struct Scratch {
     pack: matrix::PackScratch,
     /// Sums of a block of rows and some panels.
     sums: aligned::Aligned<f32>,
+    /// What an adapter that is apart adds to them.
+    extra: aligned::Aligned<f32>,
     attention: attention::AttentionScratch,
 }

@@ -9,9 +9,10 @@ use sha2::{Digest as _, Sha256};
 use tack_core::Digest;
 use tack_core::action::PerAction;
 
-use crate::bundle::{BundleError, BundleSource, Config, Parsed, digest_files};
+use crate::bundle::{BundleError, BundleSource, Config, Layer, Parsed, digest_files, is_adapter_file};
 use crate::cpu::Adapter;
 use crate::engine::Threads;
+use crate::engine::apart::{self, ApartLayer};
 use crate::engine::calibrate::{PrecisionPolicy, calibrate};
 use crate::engine::forward::{Frame, Pass, Sequence, Workspace};
 use crate::engine::isa::{Isa, IsaError, Kernels};
@@ -22,13 +23,14 @@ use crate::engine::matrix::{Matrix, Precision};
 use crate::engine::pack_file::PACKS_KEPT;
 use crate::engine::pack_file::{self, Identity, PackFileError, Unchecked};
 use crate::engine::prefix_cache::PrefixCache;
+use crate::engine::rounding::{self, AdapterLost};
 use crate::engine::stamps;
 use crate::network::{ActionHeads, ForwardError, HeadsKind, Network, Stop};
 
 /// How an engine is built and run.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// What is done with the adapter: folded, or left out. [`Adapter::Apart`] is the reference's alone.
+    /// What is done with the adapter: folded, computed beside the weights, or left out.
     pub adapter: Adapter,
     /// Threads of one pass. The result does not depend on it.
     pub threads: NonZeroUsize,
@@ -167,9 +169,13 @@ pub enum EngineError {
     /// The bundle was refused.
     #[error("the model bundle was refused")]
     Bundle(#[source] BundleError),
-    /// The adapter was asked to be kept apart, which the reference does and the engine does not.
-    #[error("the engine folds an adapter into the weights; it does not keep one apart")]
-    Apart,
+    /// Rounding at the precision that was asked for would undo the adapter.
+    #[error(
+        "folded into `{}` of layer {} and rounded, {:.2} of the adapter's change is there, and the weights are off by {:.1e}; \
+         keep the adapter apart, or let the precision be measured",
+        .0.projection, .0.layer, .0.kept, .0.rounding
+    )]
+    AdapterLost(AdapterLost),
     /// The instruction set that was asked for is not there.
     #[error("the engine cannot run on this processor as asked")]
     Isa(#[source] IsaError),
@@ -193,6 +199,8 @@ pub struct Engine<H = ActionHeads> {
     last_cached: Vec<usize>,
     pack_source: PackSource,
     repacked: usize,
+    /// Whether the adapter is beside the weights.
+    apart: bool,
     kind: PhantomData<fn() -> H>,
 }
 
@@ -217,8 +225,8 @@ impl<H: HeadsKind> Engine<H> {
     /// Reads a bundle, checks it, and packs it or finds it packed.
     ///
     /// # Errors
-    /// [`EngineError::Isa`] if the processor lacks `options.isa`; [`EngineError::Apart`] for an adapter that is to be kept
-    /// apart; [`EngineError::Bundle`] for whatever is wrong with the bundle.
+    /// [`EngineError::Isa`] if the processor lacks `options.isa`; [`EngineError::Bundle`] for whatever is wrong with the
+    /// bundle; [`EngineError::AdapterLost`] at a precision that is fixed and too coarse for the adapter.
     pub fn load(source: &BundleSource, options: &EngineOptions) -> Result<Self, EngineError> {
         Self::load_in_phases(source, options, &mut |_| {})
     }
@@ -234,9 +242,6 @@ impl<H: HeadsKind> Engine<H> {
     ) -> Result<Self, EngineError> {
         let isa = options.isa.map_or(Ok(Isa::detect()), Isa::require).map_err(EngineError::Isa)?;
         let kernels = isa.kernels();
-        if options.adapter == Adapter::Apart {
-            return Err(EngineError::Apart);
-        }
 
         // 1. What there is.
         phase(LoadPhase::Read);
@@ -274,12 +279,19 @@ impl<H: HeadsKind> Engine<H> {
 
         // 3. Its packed weights, from the file or anew.
         let policy = precision.to_string();
-        let identity = places.as_ref().map(|directories| Identity { directories, bundle: digest, policy: &policy });
+        let apart = options.adapter == Adapter::Apart;
+        let lora =
+            if apart { apart::detach(&mut parsed.weights.layers).map_err(EngineError::Bundle)? } else { Vec::new() };
+        // Without the adapter the packed weights are the base's, whoever else uses them.
+        let of_base = file_digests.iter().filter(|(name, _)| !(apart && is_adapter_file(name)));
+        let packed_digest = digest_files(of_base.map(|(name, digest)| (name.as_str(), *digest)));
+        let identity =
+            places.as_ref().map(|directories| Identity { directories, bundle: packed_digest, policy: &policy });
         let opened = identity.map(|identity| {
             phase(LoadPhase::OpenPack);
             pack_file::open(identity, &frame.config, &parsed.weights.layers)
         });
-        let (layers, pack_source): (Vec<_>, _) = match opened {
+        let (mut layers, pack_source): (Vec<_>, _) = match opened {
             Some(Ok((path, layers))) => {
                 let layers = layers.into_iter().map(|(packed, it)| CheckedLayer { packed, unchecked: Some(it) });
                 (layers.collect(), PackSource::File { path })
@@ -288,8 +300,11 @@ impl<H: HeadsKind> Engine<H> {
                 phase(LoadPhase::Check);
                 parsed.weights.check_finite().map_err(EngineError::Bundle)?;
                 phase(LoadPhase::Pack);
-                let packed = calibrate(kernels, &pool, &frame, &parsed.weights.layers, precision);
+                let mut packed = calibrate(kernels, &pool, &frame, &parsed.weights.layers, precision);
                 check_folded(&packed, &mut parsed).map_err(EngineError::Bundle)?;
+                let mut packed_layers: Vec<&mut PackedLayer> = packed.iter_mut().collect();
+                let measured = precision == PrecisionPolicy::Measured;
+                keep_adapter(kernels, &pool, &frame.config, &parsed.weights.layers, &mut packed_layers, measured)?;
                 let pack_source = match (identity, not_opened) {
                     (Some(identity), Some(Err(reason))) => {
                         phase(LoadPhase::WritePack { bytes: pack_file::layer_bytes(&frame.config, &packed) });
@@ -303,8 +318,11 @@ impl<H: HeadsKind> Engine<H> {
                 (packed.into_iter().map(|packed| CheckedLayer { packed, unchecked: None }).collect(), pack_source)
             }
         };
+        for (CheckedLayer { packed, .. }, lora) in layers.iter_mut().zip(&lora) {
+            packed.apart = ApartLayer::pack(kernels, &pool, &frame.config, lora);
+        }
         phase(LoadPhase::Ready);
-        let cache = PrefixCache::new(seed(digest, &layers), options.cache_bytes, frame.layout.block_bytes());
+        let cache = PrefixCache::new(seed(digest, &layers, apart), options.cache_bytes, frame.layout.block_bytes());
         Ok(Self {
             frame,
             parsed,
@@ -320,18 +338,43 @@ impl<H: HeadsKind> Engine<H> {
             last_cached: Vec::new(),
             pack_source,
             repacked: 0,
+            apart,
             kind: PhantomData,
         })
     }
 
     /// Replaces the adapter and the heads by those of another bundle, whose base is not looked at; the packed base stays.
     ///
-    /// Weights keep the precision that they have. Keys and values of before are forgotten.
+    /// Weights keep the precision that they have, unless the new adapter would not survive the rounding: then they become finer.
+    /// Keys and values of before are forgotten.
     ///
     /// # Errors
     /// [`EngineError::Bundle`] for whatever is wrong with the adapter; then the engine is as before.
     pub fn swap_adapter(&mut self, source: &BundleSource) -> Result<(), EngineError> {
         let replaced = self.parsed.replace_adapter::<H>(source).map_err(EngineError::Bundle)?;
+        if self.apart {
+            self.swap_apart().map_err(EngineError::Bundle)?;
+        } else {
+            self.swap_folded()?;
+        }
+        self.file_digests.retain(|name, _| self.parsed.files.iter().any(|(file, _)| file == name));
+        for (name, bytes) in self.parsed.files.iter().filter(|(name, _)| replaced.contains(name)) {
+            self.file_digests.insert(name.clone(), bytes.digest());
+        }
+        self.digest = digest_files(self.file_digests.iter().map(|(name, digest)| (name.as_str(), *digest)));
+        self.cache.reset(seed(self.digest, &self.layers, self.apart));
+        Ok(())
+    }
+
+    fn swap_apart(&mut self) -> Result<(), BundleError> {
+        let lora = apart::detach(&mut self.parsed.weights.layers)?;
+        for (CheckedLayer { packed, .. }, lora) in self.layers.iter_mut().zip(&lora) {
+            packed.apart = ApartLayer::pack(self.kernels, &self.pool, &self.frame.config, lora);
+        }
+        Ok(())
+    }
+
+    fn swap_folded(&mut self) -> Result<(), EngineError> {
         for (layer, checked) in self.parsed.weights.layers.iter().zip(&mut self.layers) {
             let precision = checked.packed.precision();
             // What an unchecked layer keeps must be checked before it is part of a layer that counts as checked.
@@ -345,13 +388,9 @@ impl<H: HeadsKind> Engine<H> {
                     pack_attention(self.kernels, &self.pool, &self.frame.config, layer, precision, old);
             }
         }
-        self.file_digests.retain(|name, _| self.parsed.files.iter().any(|(file, _)| file == name));
-        for (name, bytes) in self.parsed.files.iter().filter(|(name, _)| replaced.contains(name)) {
-            self.file_digests.insert(name.clone(), bytes.digest());
-        }
-        self.digest = digest_files(self.file_digests.iter().map(|(name, digest)| (name.as_str(), *digest)));
-        self.cache.reset(seed(self.digest, &self.layers));
-        Ok(())
+        let mut packed: Vec<&mut PackedLayer> = self.layers.iter_mut().map(|layer| &mut layer.packed).collect();
+        let layers = &self.parsed.weights.layers;
+        keep_adapter(self.kernels, &self.pool, &self.frame.config, layers, &mut packed, true)
     }
 
     /// The instruction set that runs.
@@ -422,7 +461,9 @@ impl<H: HeadsKind> Engine<H> {
             if layer.unchecked.as_ref().is_some_and(|unchecked| !unchecked.holds(&self.pool)) {
                 let precision = layer.packed.precision();
                 let original = &self.parsed.weights.layers[index];
+                let apart = std::mem::take(&mut layer.packed.apart);
                 layer.packed = PackedLayer::pack(self.kernels, &self.pool, &self.frame.config, original, precision);
+                layer.packed.apart = apart;
                 self.repacked += 1;
             }
             layer.unchecked = None;
@@ -466,16 +507,23 @@ impl<H: HeadsKind> Engine<H> {
         self.cache.bytes()
     }
 
+    /// Bytes of activations: what the largest pass so far needed, kept for the next.
+    #[must_use]
+    pub fn activation_bytes(&self) -> usize {
+        self.workspace.bytes()
+    }
+
     /// Forgets all keys and values, pinned ones too.
     pub fn clear_cache(&mut self) {
-        self.cache.reset(seed(self.digest, &self.layers));
+        self.cache.reset(seed(self.digest, &self.layers, self.apart));
     }
 }
 
 /// Digest of all that keys and values depend on, beside the tokens.
-fn seed(bundle: Digest, layers: &[CheckedLayer]) -> Digest {
+fn seed(bundle: Digest, layers: &[CheckedLayer], apart: bool) -> Digest {
     let mut hasher = Sha256::new();
     hasher.update(CACHE_LAYOUT);
+    hasher.update([u8::from(apart)]);
     hasher.update(bundle.0);
     for precision in layers.iter().flat_map(|layer| layer.packed.precision()) {
         hasher.update(precision.code());
@@ -485,11 +533,39 @@ fn seed(bundle: Digest, layers: &[CheckedLayer]) -> Digest {
 
 /// Weights of the layers.
 fn weights_of(parsed: &Parsed) -> usize {
-    let of_layer = |layer: &crate::bundle::Layer| {
+    let of_layer = |layer: &Layer| {
         let attention = [&layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj];
         attention.map(|projection| projection.weight.len()).iter().sum::<usize>() + 3 * layer.gate_proj.len()
     };
     parsed.weights.layers.iter().map(of_layer).sum()
+}
+
+/// Makes those matrices finer in which an adapter would not survive the rounding; refuses it where they may not become so.
+fn keep_adapter(
+    kernels: &Kernels,
+    pool: &Threads,
+    config: &Config,
+    layers: &[Layer],
+    packed: &mut [&mut PackedLayer],
+    measured: bool,
+) -> Result<(), EngineError> {
+    loop {
+        let held: Vec<&PackedLayer> = packed.iter().map(|layer| &**layer).collect();
+        let lost = rounding::lost(kernels, pool, config, layers, &held);
+        let Some(&first) = lost.first() else { return Ok(()) };
+        if !measured {
+            return Err(EngineError::AdapterLost(first));
+        }
+        // Each turn makes them finer by a step, and in floats nothing is lost.
+        for lost in lost {
+            let layer = &mut *packed[lost.layer];
+            let mut precision = layer.precision();
+            let held = &mut precision[lost.role as usize];
+            *held = Precision::LADDER.into_iter().skip_while(|it| it != held).nth(1).unwrap_or(Precision::Float);
+            (layer.qkv, layer.o_proj) =
+                pack_attention(kernels, pool, config, &layers[lost.layer], precision, [None, None]);
+        }
+    }
 }
 
 /// Weights and adapter are finite; a sum of both may not be.
