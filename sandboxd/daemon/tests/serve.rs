@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         ("a receipt that the daemon did not sign is none", a_forged_receipt_is_none),
         ("who may ask is root's to say", who_may_ask_is_root_s_to_say),
         ("what is no submission is refused", what_is_no_submission_is_refused),
+        ("a client that asks byte by byte is hung up on", a_client_that_asks_byte_by_byte_is_hung_up_on),
         ("nothing above a ceiling is run", nothing_above_a_ceiling_is_run),
         ("a peer is shown what it could reach by itself", a_peer_is_shown_what_it_could_reach_by_itself),
         ("a key is answered once, also by the next daemon", a_key_is_answered_once),
@@ -249,6 +250,19 @@ fn what_is_no_submission_is_refused() {
     daemon.client().run(&shell("true")).unwrap();
     drop(silent);
     assert!(within(Duration::from_secs(5), || daemon.keepers().is_empty()), "nobody is kept for nobody");
+}
+
+fn a_client_that_asks_byte_by_byte_is_hung_up_on() {
+    let daemon = Daemon::start("dripping", "runs 1\nqueue 4\n");
+    let frame = submission(&[b"/bin/true\0".to_vec(), b"x".repeat(4_000), b"\0".to_vec()].concat());
+    let mut client = UnixStream::connect(daemon.socket()).unwrap();
+    let began = std::time::Instant::now();
+    let sent = frame.iter().take_while(|byte| {
+        std::thread::sleep(Duration::from_millis(100));
+        client.write_all(&[**byte]).is_ok()
+    });
+    assert!(sent.count() < frame.len(), "it was let finish after {:?}", began.elapsed());
+    daemon.client().run(&shell("true")).unwrap();
 }
 
 fn nothing_above_a_ceiling_is_run() {

@@ -17,6 +17,9 @@ use tack_sandbox_protocol::{Key, Refusal};
 
 use crate::sys::process::errno_of;
 
+/// Most answers of one peer at a time. Each is at most what root lets a run keep of its output, thrice.
+const PEER_MAX: usize = 1_024;
+
 /// How long an answer is kept: a client that has not come back in a day will not.
 const KEPT: Duration = Duration::from_hours(24);
 
@@ -55,17 +58,24 @@ impl Answers {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let now = SystemTime::now();
-        for entry in fs::read_dir(&directory)?.flatten() {
-            let old = entry
-                .metadata()
-                .and_then(|it| it.modified())
-                .is_ok_and(|it| now.duration_since(it).is_ok_and(|it| it > KEPT));
-            if old {
+        let answers = Self { directory };
+        answers.count("")?;
+        Ok(answers)
+    }
+
+    /// How many answers there are whose name begins so; what is older than [`KEPT`] is removed on the way.
+    fn count(&self, prefix: &str) -> io::Result<usize> {
+        let (now, mut count) = (SystemTime::now(), 0);
+        for entry in fs::read_dir(&self.directory)?.flatten() {
+            let modified = entry.metadata().and_then(|it| it.modified());
+            if modified.is_ok_and(|it| now.duration_since(it).is_ok_and(|it| it > KEPT)) {
                 fs::remove_file(entry.path()).ok();
+            } else {
+                let name = entry.file_name();
+                count += usize::from(name.to_str().is_some_and(|it| it.starts_with(prefix) && !it.contains('.')));
             }
         }
-        Ok(Self { directory })
+        Ok(count)
     }
 
     /// What is known of `key`, which `uid` has used for the request of this digest.
@@ -86,6 +96,9 @@ impl Answers {
         })?;
         match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if self.count(&format!("{uid}-")).map_err(failed)? >= PEER_MAX {
+                    return Err(Refusal::NoStore { errno: Errno::EDQUOT as i32 });
+                }
                 Ok(Known::New(Place { path, request_digest, _lock: lock }))
             }
             Err(error) => Err(failed(error)),
@@ -132,6 +145,12 @@ mod tests {
         let answers = Answers::open(&state).unwrap();
         assert!(matches!(answers.look(7, key, [3; 32]), Ok(Known::Answered(frames)) if frames == b"frames"));
         assert_eq!(answers.look(7, key, [4; 32]).unwrap_err(), Refusal::KeyReused);
+        // More than one peer may have at a time.
+        for number in 0..PEER_MAX {
+            fs::write(state.join(format!("answers/9-{number:032x}")), "").unwrap();
+        }
+        assert_eq!(answers.look(9, Key([0xff; 16]), [3; 32]).unwrap_err(), Refusal::NoStore { errno: libc::EDQUOT });
+        assert!(matches!(answers.look(8, other, [3; 32]), Ok(Known::New(_))), "another peer still may");
         fs::remove_dir_all(&state).unwrap();
         assert!(matches!(answers.look(7, key, [3; 32]), Err(Refusal::NoStore { errno: libc::ENOENT })));
     }

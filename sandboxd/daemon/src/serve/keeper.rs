@@ -3,26 +3,29 @@
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{MsgFlags, recv, send};
-use nix::unistd::{Pid, getppid, setsid};
+use nix::unistd::{Pid, alarm, getppid, setsid};
 use sha2::{Digest, Sha256};
 use tack_sandbox_protocol::{Cause, Limit, Refusal, Reply, Request, RunRequest, SignedReceipt, Statement, Submission};
 
-use crate::conversation::{ConversationError, PATIENCE, Sender, receive};
+use crate::conversation::{ConversationError, Sender, receive};
 use crate::once::refuse;
 use crate::run::{Finished, run};
 use crate::serve::answers::{Answers, Known};
 use crate::serve::config::Config;
 use crate::serve::grant::granted;
 use crate::serve::peer::{Peer, check_token};
-use crate::sys::process::{Closing, close_range, heed_children};
+use crate::sys::process::{Closing, close_range, heed_alarm, heed_children};
 
-/// How long a client may take nothing of its answer: it holds one of the places that root allows.
-const TAKING: Duration = Duration::from_mins(1);
+/// How long a client may take to ask, in seconds: it holds one of the places that root allows. The kernel ends a keeper
+/// whose time is up, whatever it waits for: a request that comes byte by byte, a process of the peer's that was stopped.
+const ASKING_S: u32 = 15;
+
+/// How long a client may take to take its answer, in seconds.
+const TAKING_S: u32 = 120;
 
 /// Most bytes of a statement or of its signature on the way to the daemon and back.
 pub(crate) const MESSAGE_BYTES: usize = Statement::MAX_BYTES + 128;
@@ -63,12 +66,12 @@ impl Keeper<'_> {
         }
         close_range(from, u32::MAX, Closing::Now)?;
         heed_children()?;
+        heed_alarm()?;
+        alarm::set(ASKING_S);
         setsid().map(drop)
     }
 
     fn converse(&self) -> Result<(), ConversationError> {
-        let timeouts = self.client.set_read_timeout(Some(PATIENCE));
-        timeouts.and_then(|()| self.client.set_write_timeout(Some(TAKING))).map_err(ConversationError::Receive)?;
         let mut buffer = Vec::new();
         let mut sender = Sender::new(&self.client);
         match receive(&self.client, &mut buffer)? {
@@ -97,7 +100,10 @@ impl Keeper<'_> {
             return Err(refusal.into());
         }
         let sources = granted(request.mounts.as_slice(), sources, self.peer, &self.config.roots)?;
+        // The run has limits of its own.
+        alarm::cancel();
         let finished = run(request, sources, &self.client);
+        alarm::set(TAKING_S);
         let statement = Statement { peer_uid: self.peer.uid, request_digest, receipt: finished.receipt };
         // A daemon that is gone signs nothing; then the client sees the end of the conversation, as it should.
         let Some(signed) = self.sign(&statement) else { return Ok(()) };

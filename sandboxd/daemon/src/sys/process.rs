@@ -158,6 +158,14 @@ pub(crate) fn heed_children() -> nix::Result<()> {
     default_action(libc::SIGCHLD)
 }
 
+/// Gives `SIGALRM` its default action, which ends the process, and lets it through.
+pub(crate) fn heed_alarm() -> nix::Result<()> {
+    default_action(libc::SIGALRM)?;
+    let mut alarm = nix::sys::signal::SigSet::empty();
+    alarm.add(nix::sys::signal::Signal::SIGALRM);
+    alarm.thread_unblock()
+}
+
 /// The kernel's own call, by number: the C library keeps two signals for itself, and leaves them ignored in what it
 /// spawns.
 fn default_action(signal: c_int) -> nix::Result<()> {
