@@ -18,7 +18,7 @@ use crate::launch::progress::{At, Record, failure};
 use crate::launch::root::Rooted;
 use crate::launch::{Launch, await_go};
 use crate::policy::root::PAYLOAD_ID;
-use crate::sys::process::{errno_of, fork, lock_securebits, own_usage};
+use crate::sys::process::{drop_bounding_set, errno_of, fork, lock_securebits, own_usage};
 
 /// The resource limits hold, for this process and all its children.
 pub(crate) struct Limited<'a> {
@@ -132,9 +132,8 @@ impl<'a> Nobody<'a> {
         setresuid(uid, uid, uid).at(Stage::Credentials)?;
         self.launch.progress.took(Stage::Credentials);
 
-        for set in [CapSet::Bounding, CapSet::Ambient] {
-            caps::clear(None, set).map_err(|_| Errno::last()).at(Stage::Capabilities)?;
-        }
+        drop_bounding_set().at(Stage::Capabilities)?;
+        caps::clear(None, CapSet::Ambient).map_err(|_| Errno::last()).at(Stage::Capabilities)?;
         lock_securebits().at(Stage::Capabilities)?;
         // The inheritable set first: emptying the others gives up the right to change it.
         for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {

@@ -202,6 +202,25 @@ pub(crate) fn join_new_session_keyring() -> nix::Result<()> {
     }
 }
 
+/// Empties the bounding set: no program that is executed from here on gains a capability.
+///
+/// Each is dropped without asking whether it is there: an answer that fails would be taken for a no.
+pub(crate) fn drop_bounding_set() -> nix::Result<()> {
+    /// The kernel keeps 64 bits of them.
+    const CAPABILITIES: c_long = 64;
+    /// `CAP_CHECKPOINT_RESTORE`: every kernel that has the mount interface this crate needs has it too.
+    const KNOWN: c_long = 40;
+    for capability in 0..CAPABILITIES {
+        // SAFETY: the arguments are numbers.
+        match Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }) {
+            // This kernel has no more.
+            Err(Errno::EINVAL) if capability > KNOWN => return Ok(()),
+            dropped => drop(dropped?),
+        }
+    }
+    Ok(())
+}
+
 /// Locks the security bits of capabilities: uid 0 means nothing, changes of uid mean nothing, and so for ever.
 pub(crate) fn lock_securebits() -> nix::Result<()> {
     // `linux/securebits.h`: NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each with its lock, and the lock of
