@@ -63,7 +63,7 @@ class Torch:
         self.model = model.to(getattr(torch, dtype)).eval()
         # Nor are they rounded in use.
         self.model.rotary_emb = type(model.rotary_emb)(config=shape)
-        self.prefix, self.cache = None, None
+        self.prefix, self.cache, self.new = None, None, 0
         self.name = f"torch {torch.__version__}, transformers {transformers.__version__}, {dtype}"
 
     def prepare(self, prefix, count):
@@ -76,6 +76,7 @@ class Torch:
             self.prefix = prefix
 
     def run(self, states):
+        self.new = len(states[0])
         with self.torch.inference_mode():
             tokens = self.torch.tensor(states)
             if self.cache is None:
@@ -86,7 +87,7 @@ class Torch:
 
     def after(self):
         if self.cache is not None:
-            self.cache.crop(len(self.prefix))
+            self.cache.crop(-self.new)
 
 
 class OpenVino:

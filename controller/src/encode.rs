@@ -19,6 +19,7 @@ use tack_core::{
 
 use crate::digests::ids_digest;
 use crate::fit::{Fitter, HeadQuarters};
+use crate::kept::Kept;
 use crate::template::{Template, TemplateError, Unit, tokens};
 use crate::tokenizer::Tokenizer;
 use crate::window::{self, ObservationReport};
@@ -45,6 +46,7 @@ pub struct Encoder {
     tokenizer: Tokenizer,
     template: Template,
     shares: FieldShares,
+    kept: Kept,
 }
 
 /// A state in tokens, with the account of what was left out.
@@ -131,7 +133,7 @@ impl Encoder {
         if found > share {
             return Err(TemplateError::Budget { found, share });
         }
-        Ok(Self { tokenizer, template, shares })
+        Ok(Self { tokenizer, template, shares, kept: Kept::default() })
     }
 
     /// The tokenizer.
@@ -146,10 +148,11 @@ impl Encoder {
         self.shares
     }
 
-    /// Encodes a state. Equal states give equal tokens; `spans` hears [`Stage::Cut`] and [`Stage::Tokenize`] in turns.
+    /// Encodes a state. Equal states give equal tokens, whatever was encoded before; texts that were are not tokenized
+    /// again. `spans` hears [`Stage::Cut`] and [`Stage::Tokenize`] in turns.
     pub fn encode(&self, state: &DecisionState<'_>, spans: &mut dyn Spans) -> Encoded {
         spans.enter(Stage::Cut);
-        let mut fitter = Fitter { tokenizer: &self.tokenizer, template: &self.template, spans };
+        let mut fitter = Fitter { tokenizer: &self.tokenizer, template: &self.template, kept: &self.kept, spans };
         let encoded = self.lay_out(state, &mut fitter);
         spans.exit(Stage::Cut);
         encoded

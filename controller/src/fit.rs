@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tack_core::{Bytes, Spans, Stage};
 
+use crate::kept::Kept;
 use crate::lossy::Lossy;
 use crate::template::{Template, Unit};
 use crate::tokenizer::{Piece, Tokenizer};
@@ -38,6 +39,7 @@ pub struct TextReport {
 pub(crate) struct Fitter<'a> {
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) template: &'a Template,
+    pub(crate) kept: &'a Kept,
     pub(crate) spans: &'a mut dyn Spans,
 }
 
@@ -73,6 +75,16 @@ impl Fitter<'_> {
     /// A text that does not fit keeps a head and a tail, cut between characters, and a mark with the count of bytes
     /// that are missing between them.
     pub(crate) fn text(&mut self, text: &[u8], most: usize, keep: HeadQuarters, ids: &mut Vec<u32>) -> TextReport {
+        if let Some(report) = self.kept.write(text, most, keep, ids) {
+            return report;
+        }
+        let before = ids.len();
+        let report = self.fit(text, most, keep, ids);
+        self.kept.insert(text, most, keep, &ids[before..], report);
+        report
+    }
+
+    fn fit(&mut self, text: &[u8], most: usize, keep: HeadQuarters, ids: &mut Vec<u32>) -> TextReport {
         let bytes = |count: usize| Bytes(count as u64);
         let room = most.saturating_sub(self.template.mark_max(text.len() as u64, Unit::Bytes));
         let head_most = room * keep.0 / 4;
@@ -194,9 +206,13 @@ mod tests {
 
     fn fit(text: &[u8], most: usize, quarters: usize) -> (Vec<u32>, TextReport) {
         let template = Template::new(tokenizer(), &FieldShares::V1, "t.json").unwrap();
-        let mut fitter = Fitter { tokenizer: tokenizer(), template: &template, spans: &mut () };
+        let kept = Kept::default();
+        let mut fitter = Fitter { tokenizer: tokenizer(), template: &template, kept: &kept, spans: &mut () };
         let mut ids = Vec::new();
         let report = fitter.text(text, most, HeadQuarters(quarters), &mut ids);
+        // What is kept says the same.
+        let mut again = Vec::new();
+        assert_eq!((fitter.text(text, most, HeadQuarters(quarters), &mut again), &again), (report, &ids));
         (ids, report)
     }
 

@@ -33,6 +33,7 @@ pub mod tokenizer;
 pub mod window;
 
 mod bpe;
+mod kept;
 mod lossy;
 #[cfg(test)]
 mod mini;

@@ -384,8 +384,11 @@ fn a_lambda_is_served_as_it_was_chosen_or_not_at_all() {
     }
 }
 
+/// The patch at a step, and the calls and outputs until then.
+type Step = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>);
+
 /// A task's decisions one after the other: a step adds an observation, and now and then the patch changes.
-fn steps() -> Vec<(Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>)> {
+fn steps() -> Vec<Step> {
     let patch = |step: usize| format!("--- a/f.py\n+++ b/f.py\n@@ -1 +1 @@\n-x = 0\n+x = {}\n", step / 3).into_bytes();
     let seen =
         |step: usize| (format!("pytest -k {step}").into_bytes(), format!("{step} failed\n").repeat(9).into_bytes());
