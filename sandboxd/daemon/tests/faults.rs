@@ -159,8 +159,7 @@ fn trace(first: Pid, at: Option<(Point, Fault)>) -> (Vec<usize>, Option<u64>) {
                                 // No call has this number: the kernel makes none. A close that fails has closed all the
                                 // same (man 2 close), and an exit does not fail.
                                 match registers.orig_rax.cast_signed() {
-                                    libc::SYS_close => {}
-                                    libc::SYS_exit | libc::SYS_exit_group => {}
+                                    libc::SYS_close | libc::SYS_exit | libc::SYS_exit_group => {}
                                     _ => registers.orig_rax = u64::MAX,
                                 }
                                 ptrace::setregs(pid, registers).unwrap();
