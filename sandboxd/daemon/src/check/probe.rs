@@ -13,14 +13,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{AT_FDCWD, OFlag, open};
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::kill;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::{ForkResult, Pid, Uid, chroot, sethostname, setuid};
 
+use crate::sys::mount::{Attributes, Reach, new_filesystem, open_tree};
 use crate::sys::probe as raw;
 use crate::sys::process::{errno_of, exit_now, fork, wait4};
 
@@ -110,6 +111,9 @@ const fn kills(name: &'static str, run: fn(&Setting) -> nix::Result<()>) -> Atte
     Attempt { name, expected: Outcome::Killed(libc::SIGSYS), run }
 }
 
+/// Of `linux/sched.h`; `nix` does not name it.
+const CLONE_NEWTIME: i32 = 0x80;
+
 /// Address of a host that never answers (RFC 5737). A datagram socket is connected to it without a packet being sent.
 const ELSEWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
 
@@ -128,8 +132,20 @@ const ATTEMPTS: &[Attempt] = &[
     denied("make a set-user-ID file",           Errno::EPERM,        set_user_id),
     denied("open a file by handle",             Errno::EPERM,        |_| raw::open_by_handle_at()),
     denied("open /dev/kmsg",                    Errno::ENOENT,       |_| reach("/dev/kmsg", OFlag::O_RDONLY)),
+    denied("open /dev/mem",                     Errno::ENOENT,       |_| reach("/dev/mem", OFlag::O_RDONLY)),
+    denied("open /dev/fuse",                    Errno::ENOENT,       |_| reach("/dev/fuse", OFlag::O_RDWR)),
+    denied("open /dev/loop-control",            Errno::ENOENT,       |_| reach("/dev/loop-control", OFlag::O_RDWR)),
+    denied("copy a mount",                      Errno::EPERM,        |_| open_tree(AT_FDCWD, c"/tmp", Reach::One).map(drop)),
+    denied("make a file system",                Errno::EPERM,        |_| new_filesystem(c"tmpfs", &[], Attributes::NOSUID).map(drop)),
+    denied("watch all files",                   Errno::EPERM,        |_| raw::fanotify_init()),
     // The kernel's files.
     denied("write core_pattern",                Errno::EACCES,       |_| reach("/proc/sys/kernel/core_pattern", OFlag::O_WRONLY)),
+    denied("write overcommit_memory",           Errno::EACCES,       |_| reach("/proc/sys/vm/overcommit_memory", OFlag::O_WRONLY)),
+    denied("protect a neighbor from the OOM killer", Errno::EACCES,  |it| reach(&format!("/proc/{}/oom_score_adj", it.neighbor), OFlag::O_WRONLY)),
+    denied("read a neighbor's environment",     Errno::EACCES,       |it| reach(&format!("/proc/{}/environ", it.neighbor), OFlag::O_RDONLY)),
+    denied("look into a neighbor's root",       Errno::EACCES,       |it| reach(&format!("/proc/{}/root/tmp", it.neighbor), OFlag::O_RDONLY)),
+    denied("take a neighbor's descriptor",      Errno::EPERM,        |it| raw::pidfd_getfd(it.neighbor)),
+    denied("compare a neighbor's memory",       Errno::EPERM,        |it| raw::kcmp(it.neighbor)),
     denied("read a neighbor's memory",           Errno::EACCES,       |it| reach(&format!("/proc/{}/mem", it.neighbor), OFlag::O_RDONLY)),
     denied("trace a neighbor",                  Errno::EPERM,        |it| raw::trace(it.neighbor)),
     denied("read the kernel's log",             Errno::EPERM,        |_| raw::syslog()),
@@ -139,6 +155,13 @@ const ATTEMPTS: &[Attempt] = &[
     denied("unshare a user namespace",          Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWUSER)),
     denied("unshare a mount namespace",         Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWNS)),
     denied("unshare a network namespace",       Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWNET)),
+    denied("unshare a host name",               Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWUTS)),
+    denied("unshare an ipc namespace",          Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWIPC)),
+    denied("unshare a control group namespace", Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWCGROUP)),
+    denied("unshare a pid namespace",           Errno::EPERM,        |_| unshare(CloneFlags::CLONE_NEWPID)),
+    denied("unshare a time namespace",          Errno::EPERM,        |_| unshare(CloneFlags::from_bits_retain(CLONE_NEWTIME))),
+    denied("join a namespace",                  Errno::EPERM,        |_| setns(open("/proc/self/ns/uts", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?, CloneFlags::CLONE_NEWUTS)),
+    denied("come before others",                Errno::EACCES,       |_| raw::raise_priority()),
     denied("clone into a user namespace",       Errno::EPERM,        |_| raw::clone(libc::CLONE_NEWUSER.cast_unsigned())),
     denied("clone into a pid namespace",        Errno::EPERM,        |_| raw::clone(libc::CLONE_NEWPID.cast_unsigned())),
     denied("clone3",                            Errno::ENOSYS,       |_| raw::clone3()),
@@ -155,6 +178,10 @@ const ATTEMPTS: &[Attempt] = &[
     denied("push a key, high bits set",         Errno::EPERM,        |_| push_key(true)),
     denied("a call that no kernel has",         Errno::ENOSYS,       |_| raw::unknown_call()),
     #[cfg(target_arch = "x86_64")]
+    denied("use the machine's ports",           Errno::EPERM,        |_| raw::iopl()),
+    #[cfg(target_arch = "x86_64")]
+    denied("use one of the machine's ports",    Errno::EPERM,        |_| raw::ioperm()),
+    #[cfg(target_arch = "x86_64")]
     kills("a call of the 32-bit architecture",                       |_| if raw::int_0x80() > 0 { Ok(()) } else { Err(Errno::ENOSYS) }),
     #[cfg(target_arch = "x86_64")]
     kills("a call of the x32 architecture",                          |_| raw::x32()),
@@ -162,7 +189,10 @@ const ATTEMPTS: &[Attempt] = &[
     denied("connect to another host",           Errno::ENETUNREACH,  |_| UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| socket.connect(ELSEWHERE)).map_err(|error| errno_of(&error))),
     denied("a socket to the hypervisor",        Errno::EAFNOSUPPORT, |_| family(AddressFamily::Vsock, SockType::Stream)),
     denied("a packet socket",                   Errno::EAFNOSUPPORT, |_| family(AddressFamily::Packet, SockType::Raw)),
-    denied("a raw socket",                      Errno::EPERM,        |_| socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, nix::sys::socket::SockProtocol::Icmp).map(drop)),
+    denied("a socket to the kernel's ciphers",  Errno::EAFNOSUPPORT, |_| family(AddressFamily::Alg, SockType::SeqPacket)),
+    denied("a socket to the audit log",         Errno::EAFNOSUPPORT, |_| netlink(SockProtocol::NetlinkAudit)),
+    denied("a socket to device events",         Errno::EAFNOSUPPORT, |_| netlink(SockProtocol::NetlinkKObjectUEvent)),
+    denied("a raw socket",                      Errno::EPERM,        |_| socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Icmp).map(drop)),
     // What honest programs do.
     works("write in the temporary directory",                        |it| std::fs::write(it.directory.join("file"), "x").map_err(|error| errno_of(&error))),
     works("share memory by name",                                    |_| reach("/dev/shm", OFlag::O_TMPFILE | OFlag::O_RDWR)),
@@ -278,6 +308,10 @@ fn reach(path: &str, flags: OFlag) -> nix::Result<()> {
 
 fn family(family: AddressFamily, kind: SockType) -> nix::Result<()> {
     socket(family, kind, SockFlag::SOCK_CLOEXEC, None).map(drop)
+}
+
+fn netlink(protocol: SockProtocol) -> nix::Result<()> {
+    socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).map(drop)
 }
 
 fn set_user_id(setting: &Setting) -> nix::Result<()> {

@@ -76,6 +76,47 @@ pub(crate) fn add_key() -> nix::Result<()> {
     Errno::result(result).map(drop)
 }
 
+/// Asks to hear of every file that is opened.
+pub(crate) fn fanotify_init() -> nix::Result<()> {
+    // SAFETY: the arguments are numbers.
+    closed(unsafe { libc::syscall(libc::SYS_fanotify_init, libc::FAN_CLOEXEC, libc::O_RDONLY) })
+}
+
+/// Takes a copy of a process' first descriptor.
+pub(crate) fn pidfd_getfd(process: Pid) -> nix::Result<()> {
+    let pidfd = super::process::pidfd_open(process)?;
+    // SAFETY: the arguments are numbers.
+    closed(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), 0, 0) })
+}
+
+/// Asks whether a process shares this one's memory.
+pub(crate) fn kcmp(process: Pid) -> nix::Result<()> {
+    const VM: c_long = 1;
+    // SAFETY: the arguments are numbers.
+    let result = unsafe { libc::syscall(libc::SYS_kcmp, Pid::this().as_raw(), process.as_raw(), VM, 0, 0) };
+    Errno::result(result).map(drop)
+}
+
+/// Asks for more of the processor than others get.
+pub(crate) fn raise_priority() -> nix::Result<()> {
+    // SAFETY: the arguments are numbers.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -5) }).map(drop)
+}
+
+/// Asks for all of the machine's ports.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn iopl() -> nix::Result<()> {
+    // SAFETY: the argument is a number; no port is touched.
+    Errno::result(unsafe { libc::iopl(3) }).map(drop)
+}
+
+/// Asks for one of the machine's ports, of which nothing comes.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn ioperm() -> nix::Result<()> {
+    // SAFETY: the arguments are numbers; no port is touched.
+    Errno::result(unsafe { libc::ioperm(0x80, 1, 1) }).map(drop)
+}
+
 /// Asks how large the kernel's log is.
 pub(crate) fn syslog() -> nix::Result<()> {
     const SIZE_BUFFER: c_uint = 10;
