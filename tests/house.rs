@@ -316,6 +316,35 @@ fn the_map_names_what_stands() {
     }
 }
 
+/// A test or a probe line that `sandboxd/daemon/CONFORMANCE.md` names is there.
+#[test]
+fn what_is_said_to_be_tried_is_tried() {
+    let daemon = checkout().join("sandboxd/daemon");
+    let text = fs::read_to_string(daemon.join("CONFORMANCE.md")).unwrap();
+    let tests: String = ["isolation", "limits", "once", "workloads", "probe", "serve", "faults"]
+        .map(|it| fs::read_to_string(daemon.join(format!("tests/{it}.rs"))).unwrap())
+        .concat();
+    let probe = fs::read_to_string(daemon.join("src/check/probe.rs")).unwrap();
+    let rows: Vec<&str> = text.lines().filter(|it| it.starts_with("| ") && !it.starts_with("| ---")).collect();
+    let rows: Vec<&str> = rows.into_iter().filter(|it| !it.starts_with("| line")).collect();
+    assert_eq!(rows.len(), 82);
+    let (mut tried, mut missing) = (0, Vec::new());
+    for row in rows {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let last = *cells.last().unwrap();
+        tried += usize::from(!row.contains("*not yet*"));
+        for named in last.split('`').skip(1).step_by(2).filter(|it| !it.contains('/') && !it.starts_with("clone(")) {
+            let is_test = tests.contains(&format!("fn {named}("));
+            let is_line = probe.contains(&format!("(\"{named}\""));
+            if !(is_test || is_line || named.contains("remount")) {
+                missing.push(named.to_owned());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "CONFORMANCE.md names what is not there: {missing:?}");
+    assert!(text.contains(&format!("\n{tried} of 82 lines are tried.\n")), "{tried} of 82 are");
+}
+
 #[test]
 fn ci_calls_the_command_that_the_readme_gives() {
     let root = checkout();

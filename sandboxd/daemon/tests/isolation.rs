@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use harness::{Scratch, finish, output, processes_with, shell, text};
+use harness::{Scratch, finish, output, processes_with, python_run, shell, text};
 use tack_sandbox_client::protocol::{Cause, Layer, LayerState, Reason, Stage};
 use tack_sandbox_client::{Access, Mount, Run, Source};
 
@@ -438,6 +438,66 @@ fn the_host_s_sockets_are_out_of_reach() {
     std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     let (mut accepted, _) = server.accept().unwrap();
     assert_eq!(accepted.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn two_sandboxes_serve_on_one_port_and_share_no_memory() {
+    const MEMORY_KEY: i32 = 0x7ac_0de;
+    if !harness::can_sandbox("neighbors") {
+        return;
+    }
+    // Both hold the port and the names until both have said so; each then looks for what the other has.
+    let scratch = Scratch::new("neighbors");
+    let script = format!(
+        "import ctypes, os, socket, sys, time\n\
+         libc = ctypes.CDLL(None, use_errno=True)\n\
+         me, other = sys.argv[1:]\n\
+         server = socket.socket(); server.bind(('127.0.0.1', 4711)); server.listen()\n\
+         named = socket.socket(socket.AF_UNIX); named.bind('\\0tack-' + me)\n\
+         assert libc.shmget({MEMORY_KEY}, 4096, 0o1666) >= 0, 'its own segment, new with IPC_CREAT'\n\
+         open('/dev/shm/' + me, 'w').close(); open('/tmp/' + me, 'w').close()\n\
+         open('/task/' + me, 'w').close()\n\
+         while not os.path.exists('/task/' + other): time.sleep(0.01)\n\
+         client = socket.create_connection(('127.0.0.1', 4711)); server.accept()[0].send(me.encode())\n\
+         stranger = socket.socket(socket.AF_UNIX)\n\
+         print(client.recv(9).decode(), stranger.connect_ex('\\0tack-' + other), os.listdir('/dev/shm'), os.listdir('/tmp'))\n\
+         open('/task/' + me + '-done', 'w').close()\n\
+         while not os.path.exists('/task/' + other + '-done'): time.sleep(0.01)\n"
+    );
+    let Some(first) = python_run("neighbors", &script) else { return };
+    let run = |me: &str, other: &str| {
+        let mut run = first.clone();
+        run.argv.extend([me.into(), other.into()]);
+        run.mounts.push(scratch.mount("/task", Access::ReadWrite));
+        run
+    };
+    let (a, b) = (run("a", "b"), run("b", "a"));
+    let (a, b) = std::thread::scope(|scope| {
+        let a = scope.spawn(|| output(&a));
+        (output(&b), a.join().unwrap())
+    });
+    let refused = libc::ECONNREFUSED;
+    assert_eq!(b, format!("a {refused} ['a'] ['a']\n"));
+    assert_eq!(a, format!("b {refused} ['b'] ['b']\n"));
+    // Nor does the host see a segment of that key.
+    let listed = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    assert!(!listed.contains(&MEMORY_KEY.to_string()), "{listed}");
+}
+
+#[test]
+fn every_thread_is_confined() {
+    let script = "import os, threading, time\n\
+                  threads = [threading.Thread(target=time.sleep, args=(0.3,)) for _ in range(8)]\n\
+                  for thread in threads: thread.start()\n\
+                  seen = set()\n\
+                  for task in os.listdir('/proc/self/task'):\n\
+                  \x20   lines = open(f'/proc/self/task/{task}/status').read().splitlines()\n\
+                  \x20   seen.add(tuple(line for line in lines if line.startswith(('NoNewPrivs', 'Seccomp', 'CapEff', 'CapBnd'))))\n\
+                  print(len(os.listdir('/proc/self/task')), len(seen), *[line.split()[1] for line in seen.pop()])\n";
+    let Some(run) = python_run("threads", script) else { return };
+    let zero = "0000000000000000";
+    let seen = output(&run);
+    assert!(seen.starts_with(&format!("9 1 {zero} {zero} 1 2 ")), "{seen}");
 }
 
 #[test]

@@ -376,6 +376,50 @@ fn files_descriptors_and_temporary_space_are_bounded() {
 }
 
 #[test]
+fn temporary_files_have_bounded_names_and_count_as_memory() {
+    if !harness::can_sandbox("temporary files") {
+        return;
+    }
+    let script = "import errno\n\
+                  count = 0\n\
+                  try:\n\
+                  \x20   while True: open(f'/tmp/{count}', 'w').close(); count += 1\n\
+                  except OSError as error: print(errno.errorcode[error.errno], 900 < count <= 1024)\n";
+    if let Some(mut run) = python_run("the inodes of /tmp", script) {
+        run.limits.tmp_bytes = 4 * MIB;
+        assert_eq!(output(&run), "ENOSPC True\n", "one for each page");
+    }
+    if !harness::has_controller("memory of /tmp", "memory_controller") {
+        return;
+    }
+    let mut run = shell("head -c 50000000 /dev/zero >/tmp/x; echo written");
+    run.limits.memory_bytes = 32 * MIB;
+    assert_eq!(finish(&run).receipt.cause, Cause::OutOfMemory, "its pages are the run's memory");
+    run.limits.memory_bytes = 256 * MIB;
+    assert_eq!(finish(&run).receipt.exit_status(), Some(0), "the control");
+}
+
+#[test]
+fn four_hundred_processes_that_ignore_everything_are_gone_before_the_receipt() {
+    let script = "import os, signal, sys, time\n\
+                  signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
+                  for _ in range(400):\n\
+                  \x20   if os.fork() == 0: os.setsid(); sys.argv[0] = 'x'; time.sleep(600)\n\
+                  print('forked', flush=True); time.sleep(600)\n";
+    let Some(mut run) = python_run("four hundred processes", script) else { return };
+    run.argv.push("tack-marker-four-hundred".into());
+    run.limits.processes = 500;
+    run.limits.wall_us = 5_000_000;
+    let finished = finish(&run);
+    let receipt = finished.receipt;
+    assert_eq!((receipt.cause, &finished.stdout.head[..]), (Cause::Wall, &b"forked\n"[..]));
+    assert_eq!(processes_with("tack-marker-four-hundred"), Vec::<String>::new());
+    assert!(receipt.usage.processes_peak.value().is_none_or(|peak| peak >= 401), "{:?}", receipt.usage);
+    let line = format!("400 processes were dead and proven so {} us after the wall\n", receipt.times.tear_down_us);
+    std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).unwrap();
+}
+
+#[test]
 fn a_core_dump_is_never_written() {
     if !harness::can_sandbox("core dumps") {
         return;
