@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::{env, fs};
 
 use tack_core::{Action, ActionSet, Estimates, HeadOutputs, Lambda, PerAction, select};
-use tack_sandbox_protocol::{Mounts, Request, RunLimits, RunRequest, Strings, frame};
+use tack_sandbox_protocol::{Egress, Mounts, Request, RunLimits, RunRequest, Strings, frame};
 use tack_tests::checkout;
 
 /// The package is written where the build goes: a manifest in the tree would need a lock file of its own, which would
@@ -87,6 +87,7 @@ fn frames(argv: &[u8], outputs: HeadOutputs, available: ActionSet, lambda: f32) 
         limits: RunLimits::default(),
         report: false,
         live: false,
+        egress: Egress::None,
     });
     let mut bytes = frame::encode(&request, &mut buffer).unwrap().to_vec();
     let asked = (outputs, available, Lambda::new(lambda).unwrap());

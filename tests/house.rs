@@ -24,7 +24,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tack-executor", &["tack-core", "tack-sandbox-client"]),
     (
         "tack",
-        &["tack-controller", "tack-core", "tack-executor", "tack-sandbox-client", "tack-sandboxd", "tack-trajectory"],
+        &[
+            "tack-controller",
+            "tack-core",
+            "tack-executor",
+            "tack-sandbox-client",
+            "tack-sandbox-mirror",
+            "tack-sandboxd",
+            "tack-trajectory",
+        ],
     ),
 ];
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use tack_controller::engine::{Isa, Precision, PrecisionPolicy};
+use tack_sandbox_client::protocol::{Destination, DestinationError};
 
 /// Decides what should happen next to a candidate patch, and carries it out in a sandbox.
 ///
@@ -125,6 +126,11 @@ pub(crate) struct SandboxRun {
     /// A directory that the command may read, at the same path. May be given again.
     #[arg(long, value_name = "DIR")]
     pub(crate) ro: Vec<PathBuf>,
+    /// Let the command reach this host and port through a proxy on its loopback, and nothing else: `HOST:PORT`, with
+    /// `=private` where the name may mean an address of a private network, or `=ADDRESS` where it means that address
+    /// alone. With a sandbox daemon it is root who says so, and the word here is `configured`. What went through is in the receipt. May be given again.
+    #[arg(long, value_name = "HOST:PORT", value_parser = destination)]
+    pub(crate) mirror: Vec<String>,
     /// Wall-clock limit in seconds, after which the whole process tree is killed.
     #[arg(long, value_name = "S")]
     pub(crate) time: Option<f64>,
@@ -147,6 +153,14 @@ pub(crate) struct SandboxCheck {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// In place of a destination: what the sandbox daemon's configuration lists.
+pub(crate) const CONFIGURED: &str = "configured";
+
+/// A destination of a mirror, as it was written.
+fn destination(text: &str) -> Result<String, DestinationError> {
+    if text == CONFIGURED { Ok(text.to_owned()) } else { Destination::parse(text).map(|_| text.to_owned()) }
 }
 
 /// Reads `268435456`, `256M`, `1G`.

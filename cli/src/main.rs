@@ -14,14 +14,21 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tack_sandboxd::mirror::MirrorProgram;
 
 use crate::arguments::{Arguments, Command, SandboxCommand};
 
 fn main() -> ExitCode {
-    // The one-shot sandbox helper where no `tack-sandboxd` is installed, and the probe that it runs for
+    // The one-shot sandbox helper where no `tack-sandboxd` is installed, its mirror, and the probe that it runs for
     // `sandbox check`: nothing of the command comes before them.
     match env::args_os().nth(1) {
-        Some(argument) if argument == commands::sandbox::HELPER_ARGUMENT => return tack_sandboxd::once::on_stdin(),
+        Some(argument) if argument == commands::sandbox::HELPER_ARGUMENT => {
+            let mirror = MirrorProgram::Own(commands::sandbox::MIRROR_ARGUMENT.into());
+            return tack_sandboxd::once::on_stdin(mirror, env::args_os().skip(2));
+        }
+        Some(argument) if argument == commands::sandbox::MIRROR_ARGUMENT => {
+            return tack_sandbox_mirror::main(env::args_os().skip(2));
+        }
         Some(argument) if argument == commands::sandbox::PROBE_ARGUMENT => {
             return tack_sandboxd::check::probe::main(env::args_os().skip(2));
         }

@@ -23,6 +23,7 @@ use tack_executor::runner::python::Interpreter;
 use tack_executor::runner::unittest::limits;
 use tack_executor::task::{Grading, Suite, SuiteName, Task};
 use tack_sandbox_client::{Client, Helper};
+use tack_sandboxd::mirror::MirrorProgram;
 
 const HELPER: &str = "--sandbox-helper";
 /// With it and a candidate's name, this program is a lab of that candidate.
@@ -33,7 +34,7 @@ const SHORT_LIMIT_S: u32 = 3;
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     if arguments.first().is_some_and(|it| it == HELPER) {
-        return tack_sandboxd::once::on_stdin();
+        return tack_sandboxd::once::on_stdin(MirrorProgram::Installed, std::iter::empty());
     }
     if let [first, name] = arguments.as_slice()
         && first == LAB

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::{env, io};
 
 use tack_sandbox_client::protocol::{Cause, Layer, Reason, SetUpFailure, Stage, Stream};
-use tack_sandbox_client::{Access, Client, Finished, Helper, Mount, Piece, Receipt, Run, Source, Way};
+use tack_sandbox_client::{Access, Client, Egress, Finished, Helper, Mount, Piece, Receipt, Run, Source, Way};
 use tack_sandboxd::check::probe::PROBE_TARGET;
 use tack_sandboxd::check::{self, ProbeCommand, Report};
 
-use crate::arguments::{SandboxCheck, SandboxRun};
+use crate::arguments::{CONFIGURED, SandboxCheck, SandboxRun};
 use crate::exit::{self, Failure};
 use crate::terminal;
 
@@ -20,6 +20,9 @@ pub(crate) const HELPER_ARGUMENT: &str = "__sandboxd-once";
 
 /// The hidden argument that makes this command the probe of `tack sandbox check`.
 pub(crate) const PROBE_ARGUMENT: &str = "__sandbox-probe";
+
+/// The hidden argument that makes this command the mirror of a sandbox.
+pub(crate) const MIRROR_ARGUMENT: &str = "__sandbox-mirror";
 
 /// The name of the memory controller's line in `sandbox check`.
 const MEMORY_OFFER: &str = "memory_controller";
@@ -35,7 +38,9 @@ pub(crate) fn client() -> Client {
 pub(crate) fn run(arguments: &SandboxRun) -> ExitCode {
     let outcome = request(arguments).and_then(|run| {
         let mut output = Output::default();
-        let finished = client().run_live(&run, &mut |piece| output.pass_on(piece))?;
+        let finished = client()
+            .with_mirror(arguments.mirror.iter().filter(|it| *it != CONFIGURED).cloned())
+            .run_live(&run, &mut |piece| output.pass_on(piece))?;
         Ok(conclude(&finished, &run, arguments, output.lost))
     });
     match outcome {
@@ -73,6 +78,9 @@ fn request(arguments: &SandboxRun) -> Result<Run, Error> {
     run.mounts = mounts;
     // Output is passed on as it comes.
     run.limits.kept_bytes = 0;
+    if !arguments.mirror.is_empty() {
+        run.egress = Egress::Mirror;
+    }
     if let Some(seconds) = arguments.time {
         run.limits.wall_us = wall_us(seconds)?;
         // The wall limit is the one that was asked for; two cores' worth of it never ends a run earlier.

@@ -81,6 +81,12 @@ pub enum ClientError {
     /// The helper answered that there is no sandbox to be had.
     #[error("the sandbox helper refused")]
     Refused(#[source] Refusal),
+    /// The daemon's mirror reaches what root configured, and no request says otherwise.
+    #[error(
+        "the sandbox daemon's mirror reaches what its configuration lists (`mirror` lines): no destination can be \
+         named beside it"
+    )]
+    Destinations,
     /// The helper ended without a last word. Its process tree is gone with it.
     #[error("the sandbox helper ended without an answer ({})", ending(*.status))]
     HelperDied {
@@ -131,8 +137,10 @@ impl Client {
 
     fn run_by(&self, run: &Run, sink: Option<Sink<'_>>) -> Result<Finished, ClientError> {
         match self.way().ok_or(ClientError::NoHelper)? {
+            // Root has told the daemon; whoever asks cannot.
+            Way::Daemon(_) if !self.mirror().is_empty() => Err(ClientError::Destinations),
             Way::Daemon(socket) => self.run_by_daemon(run, socket, sink),
-            Way::OneShot(helper) => Self::run_once(run, helper, sink),
+            Way::OneShot(helper) => self.run_once(run, helper, sink),
         }
     }
 
@@ -158,12 +166,12 @@ impl Client {
         Ok(finished)
     }
 
-    fn run_once(run: &Run, helper: &Helper, sink: Option<Sink<'_>>) -> Result<Finished, ClientError> {
+    fn run_once(&self, run: &Run, helper: &Helper, sink: Option<Sink<'_>>) -> Result<Finished, ClientError> {
         let request = run::encode(run, None, sink.is_some())?;
         let (ours, theirs) = UnixStream::pair().map_err(ClientError::SocketPair)?;
         ours.set_read_timeout(Some(Duration::from_micros(run.limits.wall_us).saturating_add(SILENCE)))
             .map_err(ClientError::SocketPair)?;
-        let mut command = helper.command();
+        let mut command = helper.command(self.mirror());
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
         let child =
             command.spawn().map_err(|source| ClientError::Spawn { program: helper.program().to_owned(), source })?;

@@ -23,14 +23,18 @@ pub enum Helper {
 
 impl Helper {
     /// The command to spawn, without its standard streams.
-    pub(crate) fn command(&self) -> Command {
+    pub(crate) fn command(&self, mirror: &[String]) -> Command {
         let (program, argument) = match self {
             Self::Installed(program) => (program, "--once".as_ref()),
             Self::Own { program, argument } => (program, argument.as_os_str()),
         };
         let mut command = Command::new(program);
         // The payload's environment is the request's; the helper itself needs none, so nothing can leak.
-        command.arg(argument).env_clear().current_dir("/");
+        command.arg(argument);
+        for destination in mirror {
+            command.args(["--mirror", destination]);
+        }
+        command.env_clear().current_dir("/");
         command
     }
 
@@ -57,6 +61,7 @@ pub enum Way {
 pub struct Client {
     way: Option<Way>,
     token: Token,
+    mirror: Vec<String>,
 }
 
 impl Client {
@@ -89,19 +94,32 @@ impl Client {
         } else {
             installed.map(Helper::Installed).or(own).map(Way::OneShot)
         };
-        Self { way, token: token().unwrap_or_default() }
+        Self { way, token: token().unwrap_or_default(), mirror: Vec::new() }
     }
 
     /// A client of the daemon behind this socket.
     #[must_use]
     pub const fn of_daemon(socket: PathBuf, token: Token) -> Self {
-        Self { way: Some(Way::Daemon(socket)), token }
+        Self { way: Some(Way::Daemon(socket)), token, mirror: Vec::new() }
     }
 
     /// A client of exactly this helper.
     #[must_use]
     pub const fn with(helper: Helper) -> Self {
-        Self { way: Some(Way::OneShot(helper)), token: Token([0; 32]) }
+        Self { way: Some(Way::OneShot(helper)), token: Token([0; 32]), mirror: Vec::new() }
+    }
+
+    /// What runs with a mirror may reach, each as `HOST:PORT`, `HOST:PORT=private` or `HOST:PORT=ADDRESS`. The helper
+    /// is spawned by whoever calls this, so it is theirs to say.
+    #[must_use]
+    pub fn with_mirror(mut self, destinations: impl IntoIterator<Item = String>) -> Self {
+        self.mirror.extend(destinations);
+        self
+    }
+
+    /// The destinations that the helper is told of.
+    pub(crate) fn mirror(&self) -> &[String] {
+        &self.mirror
     }
 
     /// How runs will be had; `None` if there is no way.

@@ -22,7 +22,7 @@ mod run;
 mod source;
 
 pub use tack_sandbox_protocol as protocol;
-pub use tack_sandbox_protocol::{Access, Receipt, RunLimits};
+pub use tack_sandbox_protocol::{Access, Egress, Receipt, RunLimits};
 
 pub use connection::ClientError;
 pub use helper::{Client, Helper, Way};

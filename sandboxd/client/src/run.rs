@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use tack_sandbox_protocol::egress::MIRROR_PORT;
 use tack_sandbox_protocol::{
-    self as protocol, Access, FrameError, Key, Mounts, Receipt, RunLimits, SignedReceipt, Stream, Strings, Submission,
-    Token,
+    self as protocol, Access, Egress, FrameError, Key, Mounts, Receipt, RunLimits, SignedReceipt, Stream, Strings,
+    Submission, Token,
 };
 
 use crate::source::{Source, SourceError};
@@ -32,6 +33,10 @@ pub struct Run {
     /// The name of this request: the daemon answers the same key with the same answer and runs nothing a second time.
     /// A helper that serves one request does not know it.
     pub key: Option<Key>,
+    /// What of the network it may reach: nothing, or the destinations that root configured. Which they are is not
+    /// asked for here: in one-shot mode by [`Client::with_mirror`](crate::Client::with_mirror), else by the daemon's
+    /// configuration.
+    pub egress: Egress,
 }
 
 impl Run {
@@ -52,6 +57,7 @@ impl Run {
             limits: RunLimits::default(),
             report: false,
             key: None,
+            egress: Egress::None,
         }
     }
 }
@@ -162,7 +168,8 @@ pub(crate) fn encode(run: &Run, token: Option<Token>, live: bool) -> Result<Enco
         return Err(RequestError::NoProgram);
     }
     let argv = pack(run.argv.iter().map(|argument| Ok(("an argument", argument.clone()))))?;
-    let environment = pack(run.environment.iter().map(|(name, value)| {
+    let proxies = proxies(run);
+    let environment = pack(run.environment.iter().chain(&proxies).map(|(name, value)| {
         if name.is_empty() || name.as_bytes().contains(&b'=') {
             return Err(RequestError::VariableName { name: name.clone() });
         }
@@ -184,6 +191,7 @@ pub(crate) fn encode(run: &Run, token: Option<Token>, live: bool) -> Result<Enco
         limits: run.limits,
         report: run.report,
         live,
+        egress: run.egress,
     };
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
     let too_long = FrameError::TooLong { bound_bytes: protocol::frame::MAX_BODY_BYTES };
@@ -196,6 +204,17 @@ pub(crate) fn encode(run: &Run, token: Option<Token>, live: bool) -> Result<Enco
     let frame_bytes = protocol::frame::encode(&request, &mut buffer).map_err(RequestError::Frame)?.len();
     buffer.truncate(frame_bytes);
     Ok(Encoded { frame: buffer, request_digest, sources })
+}
+
+/// How programs are told of the mirror, unless the run says otherwise. Of most names both cases are in use.
+fn proxies(run: &Run) -> Vec<(OsString, OsString)> {
+    let mirror = format!("http://127.0.0.1:{MIRROR_PORT}");
+    let local = "localhost,127.0.0.1,::1";
+    let all = [("http_proxy", &*mirror), ("https_proxy", &*mirror), ("no_proxy", local)];
+    let both = all.into_iter().flat_map(|(name, value)| [(name.to_owned(), value), (name.to_ascii_uppercase(), value)]);
+    let new = both.filter(|(name, _)| !run.environment.iter().any(|(it, _)| *it == **name));
+    let new = new.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    if run.egress == Egress::Mirror { new.collect() } else { Vec::new() }
 }
 
 fn pack(items: impl Iterator<Item = Result<(&'static str, OsString), RequestError>>) -> Result<Vec<u8>, RequestError> {

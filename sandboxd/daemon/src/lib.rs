@@ -18,6 +18,7 @@ pub mod check;
 mod conversation;
 mod group;
 mod launch;
+pub mod mirror;
 pub mod once;
 mod policy;
 mod run;

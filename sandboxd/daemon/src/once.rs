@@ -1,6 +1,7 @@
 //! One request on one socket, and then the end: how a sandbox is had without a daemon.
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,13 +18,26 @@ use tack_sandbox_protocol::{Cause, Need, Refusal, Reply, Request};
 use crate::conversation::{ConversationError, PATIENCE, Sender, receive};
 use crate::launch::landlock;
 use crate::launch::plan::Source;
+use crate::mirror::{MirrorProgram, Mirrors, MirrorsError};
 use crate::run::run;
 use crate::sys::mount::{Reach, open_tree};
 use crate::sys::process::{Closing, above_streams, close_range, dup_to, heed_children};
 
+/// Stands before each destination.
+const MIRROR_ARGUMENT: &str = "--mirror";
+
 /// Why the conversation broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
+    /// An argument that a helper does not know, or without its destination.
+    #[error("`{}` is no argument of a helper with what it needs; expected {MIRROR_ARGUMENT} DESTINATION", argument.display())]
+    Argument {
+        /// The argument.
+        argument: OsString,
+    },
+    /// A destination that is none.
+    #[error("what a mirror may reach was not understood")]
+    Mirrors(#[source] MirrorsError),
     /// Standard input is no socket that could be taken over.
     #[error("standard input is not a socket to a client")]
     Socket(#[source] io::Error),
@@ -34,11 +48,15 @@ pub enum OnceError {
 
 /// Serves one request on the socket that is standard input: the whole life of a helper process.
 ///
+/// `arguments` are any number of `--mirror DESTINATION`: root, who spawns the helper, says so what a run with a mirror
+/// may reach.
+///
 /// It closes every descriptor but the standard streams, so it must be called first thing in `main`, in a process that
 /// has one thread and has opened nothing.
 #[must_use]
-pub fn on_stdin() -> ExitCode {
-    match take_stdin().and_then(|client| serve(&client)) {
+pub fn on_stdin(mirror: MirrorProgram, arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let served = mirrors(mirror, arguments).and_then(|mirrors| serve(&take_stdin()?, &mirrors));
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody may be left to tell. Standard error is the client's, if it has one.
@@ -47,6 +65,18 @@ pub fn on_stdin() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What root says of mirrors.
+fn mirrors(program: MirrorProgram, mut arguments: impl Iterator<Item = OsString>) -> Result<Mirrors, OnceError> {
+    let mut destinations = Vec::new();
+    while let Some(argument) = arguments.next() {
+        match (argument.to_str(), arguments.next().and_then(|it| it.into_string().ok())) {
+            (Some(MIRROR_ARGUMENT), Some(destination)) => destinations.push(destination),
+            _ => return Err(OnceError::Argument { argument }),
+        }
+    }
+    Mirrors::new(program, destinations).map_err(OnceError::Mirrors)
 }
 
 /// Moves the socket off descriptor 0, and closes what was inherited and not asked for.
@@ -66,7 +96,7 @@ fn take_stdin() -> Result<UnixStream, OnceError> {
 }
 
 /// Reads one request from `client` and answers it.
-fn serve(client: &UnixStream) -> Result<(), OnceError> {
+fn serve(client: &UnixStream, mirrors: &Mirrors) -> Result<(), OnceError> {
     // Keys typed at the client's terminal are the client's: when it goes, the socket says so. It fails for a process
     // that leads its group already, which no terminal signals on the client's behalf.
     setsid().ok();
@@ -77,7 +107,7 @@ fn serve(client: &UnixStream) -> Result<(), OnceError> {
     let mut buffer = Vec::new();
     let answer = match receive(client, &mut buffer)? {
         Ok((Request::Run(request), sources)) => match refuse() {
-            None => Ok(run(&request, sources.into_iter().map(Source::as_it_is).collect(), client)),
+            None => Ok(run(&request, sources.into_iter().map(Source::as_it_is).collect(), mirrors, client)),
             Some(refusal) => Err(refusal),
         },
         Ok((Request::Submit(_), _)) | Err(_) => Err(Refusal::Malformed),

@@ -98,6 +98,7 @@ fn request() -> Vec<u8> {
         limits: RunLimits::default(),
         report: true,
         live: false,
+        egress: tack_sandbox_client::Egress::None,
     });
     let mut buffer = vec![0; frame::MAX_FRAME_BYTES];
     frame::encode(&request, &mut buffer).unwrap().to_vec()

@@ -156,6 +156,7 @@ fn submission(argv: &[u8]) -> Vec<u8> {
         limits: protocol::RunLimits::default(),
         report: false,
         live: false,
+        egress: protocol::Egress::None,
     };
     let request = protocol::Request::Submit(protocol::Submission { token: Token([0; 32]), key: None, run });
     let mut buffer = vec![0; frame::MAX_FRAME_BYTES];

@@ -4,6 +4,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::EgressRecord;
 use crate::layer::{Layers, Reason, named};
 use crate::message::Stream;
 use crate::text::hex;
@@ -29,6 +30,8 @@ pub struct Receipt {
     /// access of the mounts. Two runs with the same digest met the same rules.
     #[serde(with = "hex")]
     pub policy_digest: [u8; 32],
+    /// What went out of the sandbox, and what wanted to.
+    pub egress: EgressRecord,
 }
 
 impl Receipt {
@@ -202,6 +205,8 @@ named! {
         Seccomp = "seccomp",
         /// The program is executed.
         Exec = "exec",
+        /// The mirror is started on the sandbox's loopback, where the request asks for one.
+        Egress = "egress",
     }
 }
 

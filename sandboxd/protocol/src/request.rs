@@ -5,6 +5,7 @@ use core::fmt;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::egress::Egress;
 use crate::strings::Strings;
 
 /// One command to be run in a sandbox of its own. Standard input is empty, always.
@@ -27,6 +28,8 @@ pub struct RunRequest<'a> {
     pub report: bool,
     /// Whether output is passed on while the run lasts.
     pub live: bool,
+    /// What of the network it may reach.
+    pub egress: Egress,
 }
 
 /// What may be done under a mount.

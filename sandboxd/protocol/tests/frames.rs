@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking, as tests do
 
 use proptest::prelude::*;
+use tack_sandbox_protocol::egress::{Connections, Host, Verdict};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES, MAX_BODY_BYTES, MAX_FRAME_BYTES, VERSION};
 use tack_sandbox_protocol::request::MAX_MOUNTS;
 use tack_sandbox_protocol::{
-    Access, Cause, End, Figure, FrameError, Key, Layer, LayerState, Layers, Limit, Mount, Mounts, Need, Part, Reason,
-    Receipt, Refusal, Reply, Request, RunLimits, RunRequest, SetUpFailure, SignedReceipt, SourceProblem, Stage,
-    Statement, Stream, StreamSummary, Strings, Submission, Times, Token, Usage,
+    Access, Cause, Egress, EgressLog, EgressRecord, End, Figure, FrameError, Key, Layer, LayerState, Layers, Limit,
+    Mount, Mounts, Need, Part, Reason, Receipt, Refusal, Reply, Request, RunLimits, RunRequest, SetUpFailure,
+    SignedReceipt, SourceProblem, Stage, Statement, Stream, StreamSummary, Strings, Submission, Times, Token, Usage,
 };
 
 fn request<'a>(argv: &'a [u8], mounts: &[Mount<'a>]) -> Request<'a> {
@@ -23,6 +24,7 @@ fn request<'a>(argv: &'a [u8], mounts: &[Mount<'a>]) -> Request<'a> {
         limits: RunLimits::default(),
         report: true,
         live: false,
+        egress: Egress::Mirror,
     })
 }
 
@@ -48,7 +50,16 @@ fn receipt() -> Receipt {
         layers,
         landlock_abi: 7,
         policy_digest: [0xbb; 32],
+        egress: egress(),
     }
+}
+
+fn egress() -> EgressRecord {
+    let mut log = EgressLog::new();
+    let host = Host::new("a.b").unwrap();
+    let (verdict, count) = (Verdict::NotListed, 2);
+    log.add(&Connections { host, port: 443, verdict, count, bytes_out: 3, bytes_in: 4, duration_us: 5 });
+    EgressRecord::Mirror(log)
 }
 
 fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
@@ -68,22 +79,23 @@ fn hex(bytes: &[u8]) -> String {
 fn the_bytes_of_a_frame_are_pinned() {
     let mount = Mount { target: b"/task", access: Access::ReadWrite };
     let run = encode(&request(b"ls\0-l\0", &[mount]));
-    // Header: "tk", version 2, 69 bytes. Body: Run; argv; environment; directory; one mount; ten limits; report; live.
+    // Header: "tk", version 2, 70 bytes. Body: Run; argv; environment; directory; one mount; ten limits; report; live,
+    // egress.
     let expected = [
-        "746b020045000000",
+        "746b020046000000",
         "00",
         "066c73002d6c00",
         "0a504154483d2f62696e00",
         "052f7461736b",
         "01052f7461736b01",
-        "808ece1c809c9c3980808080048002808080800180088080802080801080808020000100",
+        "808ece1c809c9c398080808004800280808080018008808080208080108080802000010001",
     ];
     assert_eq!(hex(&run), expected.concat());
 
     let Request::Run(inner) = request(b"ls\0-l\0", &[mount]) else { panic!("another request") };
     let submission = Submission { token: Token([0xcc; 32]), key: Some(Key([0xdd; 16])), run: inner };
     // The same run, behind a token and a key: 1 + 32 + 1 + 16 bytes in place of 1.
-    let submitted = ["746b020076000000", "01", &"cc".repeat(32), "01", &"dd".repeat(16), &hex(&run)[18..]];
+    let submitted = ["746b020077000000", "01", &"cc".repeat(32), "01", &"dd".repeat(16), &hex(&run)[18..]];
     assert_eq!(hex(&encode(&Request::Submit(submission))), submitted.concat());
 
     let output = encode(&Reply::Output { stream: Stream::Report, part: Part::Tail, bytes: b"x" });
@@ -97,7 +109,7 @@ fn the_bytes_of_a_frame_are_pinned() {
     let summary = format!("ac02{}", "aa".repeat(32));
     let layers = format!("{}01031a{}", "00".repeat(19), "00".repeat(3));
     let expected = [
-        "746b0200d2000000".to_owned(),
+        "746b0200e1000000".to_owned(),
         "01".to_owned(),                                 // Done
         "0501".to_owned(),                               // cause: output limit, of stderr
         "010109".to_owned(),                             // end: signalled, 9
@@ -106,6 +118,7 @@ fn the_bytes_of_a_frame_are_pinned() {
         "01".repeat(Stage::COUNT) + "188001", // times
         layers,
         "07".to_owned() + &"bb".repeat(32),
+        "010103612e62bb03010203040500".to_owned(), // egress: a mirror, one line: host, port, verdict, four numbers; none unlisted
     ];
     assert_eq!(hex(&done), expected.concat());
 }
@@ -179,10 +192,10 @@ fn the_indexes_of_variants_are_pinned() {
     assert_eq!(indexes(SourceProblem::ALL), counted(6));
     let first_and_last = |names: &[&str]| (names[0].to_owned(), names[names.len() - 1].to_owned(), names.len());
     let stages: Vec<_> = Stage::ALL.iter().map(|stage| stage.name()).collect();
-    assert_eq!(first_and_last(&stages), ("request".into(), "exec".into(), 24));
+    assert_eq!(first_and_last(&stages), ("request".into(), "egress".into(), 25));
     let layers: Vec<_> = Layer::ALL.iter().map(|layer| layer.name()).collect();
     assert_eq!(first_and_last(&layers), ("user_namespace".into(), "socket_memory_limit".into(), 23));
-    assert_eq!(indexes(Stage::ALL), counted(24));
+    assert_eq!(indexes(Stage::ALL), counted(25));
     assert_eq!(indexes(Layer::ALL), counted(23));
     assert_eq!(indexes(&[Access::ReadOnly, Access::ReadWrite]), counted(2));
     assert_eq!(indexes(&[End::Exited { status: 0 }, End::Signalled { signal: 0 }]), counted(2));
@@ -373,6 +386,7 @@ proptest! {
             },
             report,
             live: !report,
+            egress: if report { Egress::Mirror } else { Egress::None },
         });
         let frame = encode(&request);
         prop_assert_eq!(frame::decode::<Request>(&frame), Ok(request));

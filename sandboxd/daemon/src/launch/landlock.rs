@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
 use tack_sandbox_protocol::{Access, SetUpFailure, Stage};
@@ -18,6 +18,7 @@ use crate::launch::process::Settled;
 use crate::launch::progress::At;
 use crate::launch::root::open_for_rule;
 use crate::policy::landlock::{Beneath, RULES, TMP};
+use crate::policy::mirror;
 use crate::sys::process::{errno_of, landlock_abi};
 
 /// The payload opens what the ruleset lists, and reaches no process outside its domain.
@@ -74,6 +75,56 @@ impl<'a> Confined<'a> {
     }
 }
 
+/// Confines the mirror's process, which is about to execute `program`: it reads what a resolver needs, and connects to
+/// `ports` and to name servers alone, where the kernel can tell ports apart.
+///
+/// # Errors
+/// The kernel's error number; `EOPNOTSUPP` where it would enforce only a part.
+pub(crate) fn confine_mirror(program: OwnedFd, ports: &[u16]) -> nix::Result<()> {
+    let abi = abi().ok_or(Errno::EOPNOTSUPP)?;
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(abi))
+        .map_err(|error| errno_in(&error))?;
+    // Ports come with the fourth ABI.
+    let ports = if abi >= ABI::V4 { ports } else { &[] };
+    if !ports.is_empty() {
+        ruleset = ruleset.handle_access(AccessNet::from_all(abi)).map_err(|error| errno_in(&error))?;
+    }
+    if has_scopes(abi) {
+        ruleset = ruleset.scope(Scope::from_all(abi)).map_err(|error| errno_in(&error))?;
+    }
+    let mut ruleset = ruleset.create().map_err(|error| errno_in(&error))?;
+    let execute = AccessFs::ReadFile | AccessFs::Execute;
+    ruleset = ruleset.add_rule(PathBeneath::new(program, execute)).map_err(|error| errno_in(&error))?;
+    for (path, beneath, _) in mirror::RULES {
+        let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
+        match open_for_rule(&path) {
+            Ok(Some(path)) => {
+                let rule = PathBeneath::new(path, rights(beneath, abi));
+                ruleset = ruleset.add_rule(rule).map_err(|error| errno_in(&error))?;
+            }
+            // What it may not even look at needs no rule.
+            Ok(None) | Err(Errno::EACCES) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let resolver = (!ports.is_empty()).then_some(mirror::DNS_PORT);
+    for port in ports.iter().copied().chain(resolver) {
+        let rule = NetPort::new(port, AccessNet::ConnectTcp);
+        ruleset = ruleset.add_rule(rule).map_err(|error| errno_in(&error))?;
+    }
+    fully(&ruleset.restrict_self().map_err(|error| errno_in(&error))?.ruleset)
+}
+
+/// Refused, never degraded.
+fn fully(status: &RulesetStatus) -> nix::Result<()> {
+    match status {
+        RulesetStatus::FullyEnforced => Ok(()),
+        RulesetStatus::PartiallyEnforced | RulesetStatus::NotEnforced => Err(Errno::EOPNOTSUPP),
+    }
+}
+
 fn enforce(abi: ABI, plan: &Plan) -> nix::Result<()> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -117,11 +168,7 @@ fn enforce(abi: ABI, plan: &Plan) -> nix::Result<()> {
             Err(errno) => return Err(errno),
         }
     }
-    match ruleset.restrict_self().map_err(|error| errno_in(&error))?.ruleset {
-        RulesetStatus::FullyEnforced => Ok(()),
-        // Refused, never degraded.
-        RulesetStatus::PartiallyEnforced | RulesetStatus::NotEnforced => Err(Errno::EOPNOTSUPP),
-    }
+    fully(&ruleset.restrict_self().map_err(|error| errno_in(&error))?.ruleset)
 }
 
 fn rights(beneath: Beneath, abi: ABI) -> BitFlags<AccessFs> {

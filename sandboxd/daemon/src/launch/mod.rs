@@ -37,6 +37,7 @@ pub(crate) mod root;
 pub(crate) mod seccomp;
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -48,6 +49,7 @@ use tack_sandbox_protocol::{SetUpFailure, Stage, Stream};
 use crate::launch::plan::Plan;
 use crate::launch::privileges::Forked;
 use crate::launch::progress::{At, Progress, Record, failure, pipe};
+use crate::mirror::Mirror;
 use crate::sys::process::{Waited, exit_now, fork, pidfd_kill, pidfd_open, wait4};
 
 /// A sandbox whose processes are on their way, as the helper holds it. Dropped, it is killed and waited for.
@@ -65,6 +67,8 @@ pub(crate) struct Sandbox {
     pub(crate) end: OwnedFd,
     /// What the payload writes, by [`Stream`]'s order; no report where none was asked for.
     pub(crate) streams: [Option<OwnedFd>; Stream::COUNT],
+    /// The way out, if there is one.
+    pub(crate) mirror: Option<Mirror>,
     reaped: bool,
 }
 
@@ -74,14 +78,16 @@ pub(crate) struct Ends {
     go: OwnedFd,
     pub(crate) end: OwnedFd,
     pub(crate) streams: [Option<OwnedFd>; Stream::COUNT],
+    /// Takes the listener of the mirror, which waits for it.
+    pub(crate) mirror: Option<UnixStream>,
 }
 
 impl Sandbox {
     /// Forks pid 1 of a new pid namespace, which launches `plan`. Times that come back are counted from `began`.
     ///
     /// # Errors
-    /// A failure of [`Stage::Prepare`] or [`Stage::Fork`]; later steps report on `set_up`.
-    pub(crate) fn start(plan: Plan, began: Instant) -> Result<Self, SetUpFailure> {
+    /// A failure of [`Stage::Prepare`], [`Stage::Egress`] or [`Stage::Fork`]; later steps report on `set_up`.
+    pub(crate) fn start(mut plan: Plan, began: Instant) -> Result<Self, SetUpFailure> {
         let (set_up_read, set_up_write) = pipe().at(Stage::Prepare)?;
         let (go_read, go_write) = pipe().at(Stage::Prepare)?;
         let (end_read, end_write) = pipe().at(Stage::Prepare)?;
@@ -99,17 +105,22 @@ impl Sandbox {
             ours[*stream as usize] = Some(read);
             theirs[*stream as usize] = Some(write);
         }
+        // Before: it must not be born into the sandbox.
+        let (mirror, give) = plan.mirror.take().map(|mirrors| Mirror::start(&mirrors)).transpose()?.unzip();
         // The helper stays outside; its next child is pid 1 inside.
         unshare(CloneFlags::CLONE_NEWPID).at(Stage::Fork)?;
         match fork().at(Stage::Fork)? {
             ForkResult::Child => {
                 // The helper's ends must close here, or the helper's death would go unseen.
                 drop((set_up_read, go_write, end_read, ours));
-                let ends = Ends { go: go_read, end: end_write, streams: theirs };
+                if let Some(mirror) = mirror {
+                    mirror.leave();
+                }
+                let ends = Ends { go: go_read, end: end_write, streams: theirs, mirror: give };
                 exit_now(sandbox(plan, Progress::new(set_up_write, began), ends))
             }
             ForkResult::Parent { child } => {
-                drop((set_up_write, go_read, end_write, theirs));
+                drop((set_up_write, go_read, end_write, theirs, give));
                 match pidfd_open(child) {
                     Ok(pidfd) => Ok(Self {
                         pid1: child,
@@ -118,6 +129,7 @@ impl Sandbox {
                         go: go_write,
                         end: end_read,
                         streams: ours,
+                        mirror,
                         reaped: false,
                     }),
                     // Without `go` the child ends by itself.

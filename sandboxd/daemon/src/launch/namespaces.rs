@@ -12,6 +12,7 @@ use tack_sandbox_protocol::{SetUpFailure, Stage};
 
 use crate::launch::progress::At;
 use crate::launch::{Launch, Started};
+use crate::mirror;
 use crate::policy::root::HOST_NAME;
 use crate::sys::process::{errno_of, join_new_session_keyring, loopback_up, reset_personality, reset_signals};
 
@@ -51,6 +52,11 @@ impl<'a> Started<'a> {
         self.launch.progress.took(Stage::Namespaces);
         loopback_up().at(Stage::Loopback)?;
         self.launch.progress.took(Stage::Loopback);
+        // By root, before anything of the payload's could take the port.
+        if let Some(give) = self.launch.ends.mirror.take() {
+            mirror::listen(&give).at(Stage::Egress)?;
+            self.launch.progress.took(Stage::Egress);
+        }
         Ok(Isolated { launch: self.launch })
     }
 }

@@ -11,11 +11,12 @@ use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::statfs::{self, FsType, fstatfs};
 use nix::unistd::Pid;
 use sha2::{Digest, Sha256};
-use tack_sandbox_protocol::{self as protocol, Access, Mounts, RunLimits, RunRequest, SetUpFailure, Stage};
+use tack_sandbox_protocol::{self as protocol, Access, Egress, Mounts, RunLimits, RunRequest, SetUpFailure, Stage};
 
 use crate::launch::id_map::{IdMaps, Owner};
 use crate::launch::progress::{At, failure};
 use crate::launch::seccomp::Programs;
+use crate::mirror::Mirrors;
 use crate::policy;
 use crate::sys::mount::{self, Attributes, Reach};
 use crate::sys::process::pid_namespace;
@@ -55,6 +56,8 @@ pub(crate) struct Plan {
     /// Whether every mount belongs to the payload inside; if not, some file system has no id-mapped mounts.
     pub(crate) all_owned: bool,
     pub(crate) policy_digest: [u8; 32],
+    /// The way out, if the request asks for one; taken when it is made.
+    pub(crate) mirror: Option<Mirrors>,
     /// Children of the helper that are ending, to be waited for.
     pub(crate) children: Vec<Pid>,
 }
@@ -127,7 +130,7 @@ impl Plan {
     ///
     /// # Errors
     /// A failure of [`Stage::Request`], [`Stage::Prepare`], [`Stage::IdMap`] or [`Stage::Root`].
-    pub(crate) fn new(request: &RunRequest<'_>, sources: &[Source]) -> Result<Self, SetUpFailure> {
+    pub(crate) fn new(request: &RunRequest<'_>, sources: &[Source], mirrors: &Mirrors) -> Result<Self, SetUpFailure> {
         check_limits(&request.limits)?;
         let argv = strings(&request.argv)?;
         let environment = strings(&request.environment)?;
@@ -140,7 +143,7 @@ impl Plan {
         let directory = c_string(request.directory)?;
 
         let seccomp = Programs::compile().map_err(|_| failure(Stage::Prepare, Errno::EINVAL))?;
-        let policy_digest = digest(&seccomp, request);
+        let policy_digest = digest(&seccomp, request, mirrors);
         let host_id = host_id(Pid::this(), pid_namespace());
         let mut id_maps = IdMaps::new(host_id);
         let mut mounts = Vec::with_capacity(request.mounts.as_slice().len());
@@ -170,6 +173,7 @@ impl Plan {
             host_id,
             all_owned,
             policy_digest,
+            mirror: (request.egress == Egress::Mirror).then(|| mirrors.clone()),
             children: id_maps.into_children(),
         })
     }
@@ -335,7 +339,7 @@ fn system_entries() -> Result<Vec<SystemEntry>, SetUpFailure> {
 
 /// What [`Receipt::policy_digest`](protocol::Receipt::policy_digest) is over. Sources of mounts are left out: they
 /// are where the host keeps things, and two runs of one policy keep them in two places.
-fn digest(seccomp: &Programs, request: &RunRequest<'_>) -> [u8; 32] {
+fn digest(seccomp: &Programs, request: &RunRequest<'_>, mirrors: &Mirrors) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"tack sandbox policy 1\0");
     seccomp.each_instruction(|bytes| hash.update(bytes));
@@ -360,6 +364,11 @@ fn digest(seccomp: &Programs, request: &RunRequest<'_>) -> [u8; 32] {
     for mount in Mounts::as_slice(&request.mounts) {
         text(format!("{:?}", mount.access).as_bytes());
         text(mount.target);
+    }
+    if request.egress == Egress::Mirror {
+        text(b"mirror");
+        text(format!("{:?}", (policy::mirror::RULES, policy::mirror::LIMITS)).as_bytes());
+        mirrors.each_destination(text);
     }
     hash.finalize().into()
 }

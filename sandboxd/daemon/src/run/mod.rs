@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, read, write};
 use tack_sandbox_protocol::{
-    Cause, End, Figure, Layer, LayerState, Layers, Reason, Receipt, Reply, RunLimits, RunRequest, SetUpFailure, Stage,
-    Stream, StreamSummary, Times, Usage,
+    Cause, EgressRecord, End, Figure, Layer, LayerState, Layers, Reason, Receipt, Reply, RunLimits, RunRequest,
+    SetUpFailure, Stage, Stream, StreamSummary, Times, Usage,
 };
 
 use crate::group::{CpuTime, Groups, Hierarchies};
@@ -21,6 +21,7 @@ use crate::launch::id_map::map_payload;
 use crate::launch::plan::{Plan, Source as Shown};
 use crate::launch::progress::{At, Record, failure};
 use crate::launch::{Sandbox, landlock};
+use crate::mirror::{Mirror, Mirrors};
 use crate::run::live::Live;
 use crate::run::output::Output;
 use crate::sys::process::{CpuUsage, Waited, wait4};
@@ -50,9 +51,9 @@ pub(crate) struct Finished {
 
 /// Runs `request`, whose mounts show `sources`, and returns when no process of it is left. The run is
 /// cancelled when `client` goes away.
-pub(crate) fn run(request: &RunRequest<'_>, sources: Vec<Shown>, client: &UnixStream) -> Finished {
+pub(crate) fn run(request: &RunRequest<'_>, sources: Vec<Shown>, mirrors: &Mirrors, client: &UnixStream) -> Finished {
     let asked = Instant::now();
-    let planned = Plan::new(request, &sources);
+    let planned = Plan::new(request, &sources, mirrors);
     // What was opened outside has served its purpose: nothing of the sandbox may hold it.
     drop(sources);
     let launched = planned.and_then(|mut plan| {
@@ -108,6 +109,7 @@ fn never_started(failure: SetUpFailure, asked: Instant) -> Finished {
         layers: Layers::all(LayerState::Inactive(Reason::NotReached)),
         landlock_abi: 0,
         policy_digest: [0; 32],
+        egress: EgressRecord::None,
     };
     Finished { receipt, kept: Default::default(), untaken: Vec::new(), groups: None }
 }
@@ -311,7 +313,9 @@ impl Watch {
                 }
                 Some(Record::AwaitingMaps) => {
                     groups.start_counting();
-                    if let Err(failure) = map_payload(self.sandbox.pid1, host_id).and_then(|()| self.go()) {
+                    let mirror_ready = || self.sandbox.mirror.as_ref().map_or(Ok(()), Mirror::await_ready);
+                    let mapped = map_payload(self.sandbox.pid1, host_id).and_then(|()| mirror_ready());
+                    if let Err(failure) = mapped.and_then(|()| self.go()) {
                         self.end(Cause::SetUp(failure));
                     }
                 }
@@ -414,7 +418,8 @@ impl Watch {
             tear_down_us: micros(gone.saturating_duration_since(ended)).into(),
         };
         let landlock_abi = abi.map_or(0, landlock::number);
-        let receipt = Receipt { cause, end, usage, streams, times, layers, landlock_abi, policy_digest };
+        let egress = self.sandbox.mirror.take().map_or(EgressRecord::None, Mirror::finish);
+        let receipt = Receipt { cause, end, usage, streams, times, layers, landlock_abi, policy_digest, egress };
         let untaken = self.live.map(Live::rest).unwrap_or_default();
         Finished { receipt, kept, untaken, groups: Some(groups) }
     }

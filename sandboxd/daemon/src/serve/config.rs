@@ -8,6 +8,7 @@
 //! token-file /etc/tack/token  # what they must show too: 64 hexadecimal digits in a file of root's
 //! root /home                  # beneath what the directories lie that may be shown; may be given again
 //! limit memory_bytes 8589934592
+//! mirror pypi.example:443     # where sandboxes that ask for a mirror may go; may be given again
 //! runs 8                      # at one time
 //! queue 64                    # that wait for one of those
 //! ```
@@ -22,6 +23,8 @@ use std::str;
 
 use sha2::{Digest, Sha256};
 use tack_sandbox_protocol::{Limit, RunLimits};
+
+use crate::mirror::Mirrors;
 
 /// Largest configuration that is read: thousands of peers.
 const BYTES_MAX: u64 = 64 << 10;
@@ -39,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) roots: Vec<PathBuf>,
     /// The most that a request may ask for, by [`Limit`]'s order.
     pub(crate) ceilings: [u64; Limit::COUNT],
+    /// What runs with a mirror may reach.
+    pub(crate) mirrors: Mirrors,
     pub(crate) runs: u32,
     pub(crate) queue: u32,
 }
@@ -92,7 +97,16 @@ impl Default for Config {
         for (ceiling, limit) in ceilings.iter_mut().zip(Limit::ALL) {
             *ceiling = limit.of(&usual).saturating_mul(4);
         }
-        Self { uids: Vec::new(), gids: Vec::new(), token_digest: None, roots: Vec::new(), ceilings, runs: 8, queue: 64 }
+        Self {
+            uids: Vec::new(),
+            gids: Vec::new(),
+            token_digest: None,
+            roots: Vec::new(),
+            ceilings,
+            mirrors: Mirrors::none(),
+            runs: 8,
+            queue: 64,
+        }
     }
 }
 
@@ -141,6 +155,12 @@ impl Config {
                     let most = decimal(most).filter(|it| *it > 0);
                     config.ceilings[*limit as usize] = most.ok_or_else(|| wrong("a number above 0"))?;
                 }
+                ["mirror", destination] => {
+                    let added = config.mirrors.add(destination);
+                    added.map_err(|_| {
+                        wrong("HOST:PORT, HOST:PORT=private or HOST:PORT=ADDRESS after `mirror`, at most 64")
+                    })?;
+                }
                 ["runs", count] => {
                     let count = decimal(count).and_then(|it| u32::try_from(it).ok());
                     let count = count.filter(|it| (1..=RUNS_MAX).contains(it));
@@ -150,7 +170,11 @@ impl Config {
                     let count = decimal(count).and_then(|it| u32::try_from(it).ok()).filter(|it| *it <= RUNS_MAX);
                     config.queue = count.ok_or_else(|| wrong("0 to 1024 after `queue`"))?;
                 }
-                _ => return Err(wrong("one of: peer uid, peer gid, token-file (once), root, limit, runs, queue")),
+                _ => {
+                    return Err(wrong(
+                        "one of: peer uid, peer gid, token-file (once), root, limit, mirror, runs, queue",
+                    ));
+                }
             }
         }
         Ok(config)
@@ -220,15 +244,16 @@ mod tests {
     fn what_is_no_setting_is_said_with_its_line() {
         #[rustfmt::skip]
         let cases = [
-            ("peers uid 1",            "`f`, line 1: expected one of: peer uid, peer gid, token-file (once), root, limit, runs, queue, found \"peers uid 1\""),
+            ("peers uid 1",            "`f`, line 1: expected one of: peer uid, peer gid, token-file (once), root, limit, mirror, runs, queue, found \"peers uid 1\""),
             ("\npeer uid +1",          "`f`, line 2: expected a number after `peer uid` or `peer gid`, found \"peer uid +1\""),
             ("peer uid 4294967295",    "`f`, line 1: expected a number after `peer uid` or `peer gid`, found \"peer uid 4294967295\""),
-            ("peer uid",               "`f`, line 1: expected one of: peer uid, peer gid, token-file (once), root, limit, runs, queue, found \"peer uid\""),
+            ("peer uid",               "`f`, line 1: expected one of: peer uid, peer gid, token-file (once), root, limit, mirror, runs, queue, found \"peer uid\""),
             ("root home",              "`f`, line 1: expected an absolute path after `root`, found \"root home\""),
             ("root /home/../etc",      "`f`, line 1: expected an absolute path after `root`, found \"root /home/../etc\""),
             ("limit memory 1",         "`f`, line 1: expected the name of a limit after `limit`, such as `memory_bytes`, found \"limit memory 1\""),
             ("limit memory_bytes 0",   "`f`, line 1: expected a number above 0, found \"limit memory_bytes 0\""),
             ("limit memory_bytes -1",  "`f`, line 1: expected a number above 0, found \"limit memory_bytes -1\""),
+            ("mirror http://a/",       "`f`, line 1: expected HOST:PORT, HOST:PORT=private or HOST:PORT=ADDRESS after `mirror`, at most 64, found \"mirror http://a/\""),
             ("runs 0",                 "`f`, line 1: expected 1 to 1024 after `runs`, found \"runs 0\""),
             ("queue 99999999999999",   "`f`, line 1: expected 0 to 1024 after `queue`, found \"queue 99999999999999\""),
             ("token-file /nowhere",    "cannot read `/nowhere`"),

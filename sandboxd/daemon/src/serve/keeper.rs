@@ -102,7 +102,7 @@ impl Keeper<'_> {
         let sources = granted(request.mounts.as_slice(), sources, self.peer, &self.config.roots)?;
         // The run has limits of its own.
         alarm::cancel();
-        let finished = run(request, sources, &self.client);
+        let finished = run(request, sources, &self.config.mirrors, &self.client);
         alarm::set(TAKING_S);
         let statement = Statement { peer_uid: self.peer.uid, request_digest, receipt: finished.receipt };
         // A daemon that is gone signs nothing; then the client sees the end of the conversation, as it should.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES, MAX_FRAME_BYTES};
-use tack_sandbox_protocol::{Access, Mount, Mounts, Reply, Request, RunLimits, RunRequest, Stream, Strings};
+use tack_sandbox_protocol::{Access, Egress, Mount, Mounts, Reply, Request, RunLimits, RunRequest, Stream, Strings};
 
 use crate::check::{self, ProbeCommand, Report, probe::PROBE_TARGET};
 
@@ -54,6 +54,7 @@ fn ask(helper: &mut UnixStream, argv: &[String]) -> Result<String, String> {
         limits: RunLimits::default(),
         report: false,
         live: false,
+        egress: Egress::None,
     });
     let mut buffer = vec![0; MAX_FRAME_BYTES];
     let bytes = frame::encode(&request, &mut buffer).map_err(|error| said(&error))?;

@@ -220,6 +220,7 @@ pub(crate) fn request_frame_with(argv: &[u8], count: usize) -> Vec<u8> {
         limits: RunLimits::default(),
         report: false,
         live: false,
+        egress: protocol::Egress::None,
     });
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
     protocol::frame::encode(&request, &mut buffer).unwrap().to_vec()
