@@ -125,10 +125,8 @@ impl<'a> Case<'a> {
 }
 
 fn table(cases: &[Case<'_>]) -> String {
-    let mut table = format!(
-        "{:<22} {:>9} {:>9} {:>8} {:>8} {:>6}\n",
-        "row", "p50 us", "p10 us", "x plain", "at p10", "n"
-    );
+    let mut table =
+        format!("{:<22} {:>9} {:>9} {:>8} {:>8} {:>6}\n", "row", "p50 us", "p10 us", "x plain", "at p10", "n");
     let Some(plain) = cases.first() else { return table };
     for case in cases {
         let [p50, p10] = [0.5, 0.1].map(|share| case.samples.quantile(share));
@@ -195,7 +193,8 @@ fn in_namespaces() -> Result<(), String> {
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS
         | CloneFlags::CLONE_NEWCGROUP;
-    let isolated = move || unshare(six).map_err(|errno| errno.to_string()).and_then(|()| status(&mut command("/bin/true")));
+    let isolated =
+        move || unshare(six).map_err(|errno| errno.to_string()).and_then(|()| status(&mut command("/bin/true")));
     thread::spawn(isolated).join().unwrap_or_else(|_| Err("the thread panicked".to_owned()))
 }
 

@@ -13,7 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tack_sandbox_protocol::{Cause, Figure, Layer, LayerState, Layers, Reason, RunLimits};
 
-use crate::group::hierarchy::{Controller, Hierarchies, Place, Version};
+use crate::group::hierarchy::{Controller, Place, Version};
+use crate::group::seat::{Reserved, Taken};
 use crate::sys::process::{errno_of, pid_namespace};
 
 /// The groups of one run. Dropped, they are removed.
@@ -24,6 +25,8 @@ pub(crate) struct Groups {
     cpu: Membership,
     /// Everything that was made, to be removed.
     made: Vec<Leaf>,
+    /// The controllers of each place, by its index.
+    places: Vec<Vec<Controller>>,
     swap: LayerState,
     sockets: LayerState,
     /// What the groups had counted when the payload was about to be forked, by [`CpuTime`]'s order.
@@ -65,19 +68,25 @@ impl Groups {
             pids: Err(reason),
             cpu: Err(reason),
             made: Vec::new(),
+            places: Vec::new(),
             swap: LayerState::Inactive(reason),
             sockets: LayerState::Inactive(reason),
             cpu_before_ns: [0; 3],
         }
     }
 
-    /// Makes one leaf in each hierarchy, sets the limits, and moves `pid1` into all of them.
-    pub(crate) fn join(hierarchies: &Hierarchies, limits: &RunLimits, pid1: Pid) -> Self {
+    /// Makes one leaf in each hierarchy and sets the limits. In the unified one it moves `pid1` into its leaf; in the
+    /// others pid 1 does so by itself, and what came of it is for [`joined`](Self::joined).
+    pub(crate) fn make(reserved: &Reserved, limits: &RunLimits, pid1: Pid) -> Self {
+        let hierarchies = match &reserved.hierarchies {
+            Ok(hierarchies) => hierarchies,
+            Err(errno) => return Self::none(Reason::Unreadable { errno: *errno as i32 }),
+        };
         let mut groups = Self::none(Reason::NoController);
-        let name = leaf_name();
         for place in &hierarchies.0 {
             sweep(&place.directory);
-            let joined = groups.join_place(place, &name, limits, pid1);
+            let joined = groups.make_in(place, &reserved.name, limits, pid1);
+            groups.places.push(place.controllers.clone());
             for controller in &place.controllers {
                 let slot = match controller {
                     Controller::Memory => &mut groups.memory,
@@ -93,7 +102,28 @@ impl Groups {
         groups
     }
 
-    fn join_place(&mut self, place: &Place, name: &str, limits: &RunLimits, pid1: Pid) -> io::Result<PathBuf> {
+    /// What came of pid 1's own moves: a group that it is not in limits nothing and counts nothing.
+    pub(crate) fn joined(&mut self, taken: Taken) {
+        for (errno, controllers) in taken.into_iter().zip(std::mem::take(&mut self.places)) {
+            for controller in controllers.iter().filter(|_| errno != 0) {
+                let refused = Reason::GroupRefused { errno: errno.into() };
+                // Where it could not be made, the reason is known already.
+                let membership = match controller {
+                    Controller::Memory => {
+                        (self.swap, self.sockets) = (LayerState::Inactive(refused), LayerState::Inactive(refused));
+                        &mut self.memory
+                    }
+                    Controller::Pids => &mut self.pids,
+                    Controller::Cpu => &mut self.cpu,
+                };
+                if membership.is_ok() {
+                    *membership = Err(refused);
+                }
+            }
+        }
+    }
+
+    fn make_in(&mut self, place: &Place, name: &str, limits: &RunLimits, pid1: Pid) -> io::Result<PathBuf> {
         if place.version == Version::Second {
             enable_controllers(place)?;
         }
@@ -123,7 +153,9 @@ impl Groups {
                 (Controller::Cpu, _) => {}
             }
         }
-        put(&leaf, "cgroup.procs", pid1.as_raw().cast_unsigned().into())?;
+        if place.version == Version::Second {
+            put(&leaf, "cgroup.procs", pid1.as_raw().cast_unsigned().into())?;
+        }
         Ok(leaf)
     }
 
@@ -257,7 +289,7 @@ impl Leaf {
 
 /// `run-<pid namespace>-<process id>-<start time>`: names one process, in whatever pid namespace. The name only has to
 /// be no other's; whether its helper lives is told by the lock.
-fn leaf_name() -> String {
+pub(super) fn leaf_name() -> String {
     let start = start_time().unwrap_or_default();
     format!("run-{}-{}-{start}", pid_namespace().unwrap_or_default(), Pid::this())
 }
@@ -319,7 +351,7 @@ fn enable_controllers(place: &Place) -> io::Result<()> {
     Ok(())
 }
 
-fn make(directory: &Path) -> io::Result<()> {
+pub(super) fn make(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
@@ -370,6 +402,7 @@ fn remove(leaf: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group::Hierarchies;
 
     #[test]
     fn groups_are_made_joined_counted_and_removed_in_either_version() {
@@ -390,7 +423,11 @@ mod tests {
             let mut groups = Groups::none(Reason::NotAsked);
             let limits = RunLimits::default();
             for (place, name) in hierarchies.0.iter().zip(["test-0", "test-1", "test-2"]) {
-                let leaf = groups.join_place(place, name, &limits, pid).unwrap();
+                let leaf = groups.make_in(place, name, &limits, pid).unwrap();
+                if place.version == Version::First {
+                    // Pid 1's own move is in the tests of whole runs.
+                    put(&leaf, "cgroup.procs", child.id().into()).unwrap();
+                }
                 for controller in &place.controllers {
                     let member = Ok(Member { directory: leaf.clone(), version: place.version });
                     match controller {

@@ -9,6 +9,8 @@
 
 mod hierarchy;
 mod leaf;
+mod seat;
 
 pub(crate) use hierarchy::Hierarchies;
 pub(crate) use leaf::{CpuTime, Groups};
+pub(crate) use seat::{Reserved, Seats, Taken};

@@ -6,10 +6,11 @@
 //! Plan: check, open, map ids
 //! fork into a new pid namespace
 //!   |---------------------------> Started
-//! make and join control groups    Isolated      mount, net, ipc, uts; loopback up
+//! make control groups             Isolated      mount, net, ipc, uts; loopback up
 //!   |                             Rooted        new root, /proc, /dev, mounts; pivot
 //!   |                             Limited       resource limits
-//!   |<-- awaiting maps ---------- user and cgroup namespaces
+//!   |--- groups made -----------> joins them; user and cgroup namespaces
+//!   |<-- awaiting maps ----------
 //! map ids, snapshot usage
 //!   |--- go --------------------> Unprivileged  ids, capabilities, no_new_privs
 //!   |                             fork ----------------------------------------> session, streams, directory
@@ -46,6 +47,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, fchown, read};
 use tack_sandbox_protocol::{SetUpFailure, Stage, Stream};
 
+use crate::group::Seats;
 use crate::launch::plan::Plan;
 use crate::launch::privileges::Forked;
 use crate::launch::progress::{At, Progress, Record, failure, pipe};
@@ -61,7 +63,7 @@ pub(crate) struct Sandbox {
     pub(crate) pidfd: OwnedFd,
     /// Carries [`Record`]s of the launch; ends when the program is executed.
     pub(crate) set_up: OwnedFd,
-    /// Takes one byte: the groups are joined, the ids are mapped.
+    /// Takes two bytes: the groups are made; the ids are mapped.
     pub(crate) go: OwnedFd,
     /// Carries [`Record::Ended`].
     pub(crate) end: OwnedFd,
@@ -87,7 +89,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// A failure of [`Stage::Prepare`], [`Stage::Egress`] or [`Stage::Fork`]; later steps report on `set_up`.
-    pub(crate) fn start(mut plan: Plan, began: Instant) -> Result<Self, SetUpFailure> {
+    pub(crate) fn start(mut plan: Plan, seats: Seats, began: Instant) -> Result<Self, SetUpFailure> {
         let (set_up_read, set_up_write) = pipe().at(Stage::Prepare)?;
         let (go_read, go_write) = pipe().at(Stage::Prepare)?;
         let (end_read, end_write) = pipe().at(Stage::Prepare)?;
@@ -117,7 +119,7 @@ impl Sandbox {
                     mirror.leave();
                 }
                 let ends = Ends { go: go_read, end: end_write, streams: theirs, mirror: give };
-                exit_now(sandbox(plan, Progress::new(set_up_write, began), ends))
+                exit_now(sandbox(plan, seats, Progress::new(set_up_write, began), ends))
             }
             ForkResult::Parent { child } => {
                 drop((set_up_write, go_read, end_write, theirs, give));
@@ -169,8 +171,8 @@ impl Drop for Sandbox {
 
 /// Pid 1's life, and the payload's until it is executed. Returns an exit status that nobody reads: what matters went
 /// up the pipes.
-fn sandbox(plan: Plan, progress: Progress, ends: Ends) -> i32 {
-    let mut launch = Launch { plan, progress, ends };
+fn sandbox(plan: Plan, seats: Seats, progress: Progress, ends: Ends) -> i32 {
+    let mut launch = Launch { plan, seats, progress, ends };
     match launch.steps() {
         Ok(payload) => {
             let began = launch.progress.began();
@@ -190,6 +192,7 @@ fn sandbox(plan: Plan, progress: Progress, ends: Ends) -> i32 {
 #[derive(Debug)]
 pub(crate) struct Launch {
     plan: Plan,
+    seats: Seats,
     progress: Progress,
     ends: Ends,
 }

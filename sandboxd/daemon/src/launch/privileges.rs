@@ -106,11 +106,14 @@ impl<'a> Rooted<'a> {
 
 impl<'a> Limited<'a> {
     /// Before: root of the host, in the initial user namespace; all mounts made.
-    /// After: own user namespace, in which the helper has mapped the payload's id and no other; own cgroup namespace,
-    /// whose root are the groups that the helper has moved us into.
+    /// After: a member of the control groups; own user namespace, in which the helper has mapped the payload's id and
+    /// no other; own cgroup namespace, whose root are those groups.
     /// Why last of the namespaces: mounts made before belong to the initial user namespace and cannot be undone from
-    /// this one; and the groups, which are slow to join, get joined while the mounts are made.
+    /// this one; and the helper makes the groups while the mounts are made here.
     pub(super) fn leave_user_namespace(self) -> Result<Nobody<'a>, SetUpFailure> {
+        await_go(&self.launch.ends.go).at(Stage::Groups)?;
+        let taken = self.launch.seats.take();
+        self.launch.progress.note(Record::Joined(taken));
         unshare(CloneFlags::CLONE_NEWUSER).at(Stage::UserNamespace)?;
         self.launch.progress.send(Record::AwaitingMaps).at(Stage::UserNamespace)?;
         await_go(&self.launch.ends.go).at(Stage::UserNamespace)?;

@@ -23,7 +23,7 @@ impl<'a> Unprivileged<'a> {
     /// for, 3; everything else closes on execution; umask 022; the request's working directory.
     /// Why here: as the payload's own user, so that it gets no directory that it may not enter.
     pub(super) fn settle(self) -> Result<Settled<'a>, SetUpFailure> {
-        let Launch { plan, progress, ends } = &mut *self.launch;
+        let Launch { plan, progress, ends, .. } = &mut *self.launch;
         setsid().at(Stage::Process)?;
         umask(Mode::from_bits_truncate(0o022));
         let null = open("/dev/null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).at(Stage::Process)?;

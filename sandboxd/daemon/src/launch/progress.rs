@@ -1,8 +1,8 @@
 //! What the sandbox's own processes tell the helper: fixed records on pipes that the payload never has.
 //!
 //! There are three pipes. `set_up` carries the launch's progress up; its end of file means that the program was
-//! executed, since every copy of its write end closes on execution. `go` carries one byte down: the control groups
-//! are joined and the ids are mapped. `end` carries the payload's wait status up, from pid 1.
+//! executed, since every copy of its write end closes on execution. `go` carries two bytes down: the control
+//! groups are made; the ids are mapped. `end` carries the payload's wait status up, from pid 1.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -12,6 +12,7 @@ use nix::fcntl::OFlag;
 use nix::unistd;
 use tack_sandbox_protocol::{SetUpFailure, Stage};
 
+use crate::group::Taken;
 use crate::sys::process::above_streams;
 
 /// Names the step that an error number belongs to.
@@ -45,7 +46,9 @@ pub(crate) enum Record {
     Took { stage: Stage, us: u32 },
     /// The launch is over: a step failed.
     Failed(SetUpFailure),
-    /// The new user namespace waits for its maps, and the process for its control groups.
+    /// Pid 1 has moved into its control groups, or could not.
+    Joined(Taken),
+    /// The new user namespace waits for its maps.
     AwaitingMaps,
     /// The payload's process is about to be forked; its first process has used this much until now.
     Forking { user_us: u64, system_us: u64 },
@@ -69,6 +72,9 @@ impl Record {
             Self::Forking { user_us, system_us } => (3, 0, 0, 0, user_us, system_us),
             Self::Executing { at_us } => (4, 0, 0, 0, at_us, 0),
             Self::Ended { status, at_us } => (5, 0, 0, status, at_us, 0),
+            Self::Joined(taken) => {
+                (6, 0, 0, 0, taken.iter().rev().fold(0, |word, errno| (word << 16) | u64::from(*errno)), 0)
+            }
         };
         let mut bytes = [0; Self::BYTES];
         bytes[..3].copy_from_slice(&[kind, stage, mount]);
@@ -92,6 +98,12 @@ impl Record {
             3 => Self::Forking { user_us: first, system_us: second },
             4 => Self::Executing { at_us: first },
             5 => Self::Ended { status: small, at_us: first },
+            6 => {
+                let (words, _) = bytes[8..16].as_chunks::<2>();
+                let mut taken = Taken::default();
+                taken.iter_mut().zip(words).for_each(|(errno, word)| *errno = u16::from_le_bytes(*word));
+                Self::Joined(taken)
+            }
             _ => return None,
         })
     }
@@ -125,9 +137,14 @@ impl Progress {
         self.pending.extend_from_slice(&Record::Took { stage, us }.to_bytes());
     }
 
+    /// Keeps `record` back, for the next that is sent.
+    pub(crate) fn note(&mut self, record: Record) {
+        self.pending.extend_from_slice(&record.to_bytes());
+    }
+
     /// Sends `record` behind the pending times.
     pub(crate) fn send(&mut self, record: Record) -> nix::Result<()> {
-        self.pending.extend_from_slice(&record.to_bytes());
+        self.note(record);
         self.flush()
     }
 
@@ -172,11 +189,12 @@ mod tests {
             Record::Forking { user_us: 1, system_us: u64::MAX },
             Record::Executing { at_us: 1 << 40 },
             Record::Ended { status: 0x8b, at_us: 7 },
+            Record::Joined([13, 0, u16::MAX]),
         ];
         for record in cases {
             assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
         }
-        for (index, byte) in [(0, 6), (0, 255), (1, 200)] {
+        for (index, byte) in [(0, 7), (0, 255), (1, 200)] {
             let mut bytes = Record::Took { stage: Stage::Exec, us: 1 }.to_bytes();
             bytes[index] = byte;
             assert_eq!(Record::from_bytes(&bytes), None, "byte {index} = {byte}");

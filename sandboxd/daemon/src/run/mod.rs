@@ -16,7 +16,7 @@ use tack_sandbox_protocol::{
     SetUpFailure, Stage, Stream, StreamSummary, Times, Usage,
 };
 
-use crate::group::{CpuTime, Groups, Hierarchies};
+use crate::group::{CpuTime, Groups, Reserved};
 use crate::launch::id_map::map_payload;
 use crate::launch::plan::{Plan, Source as Shown};
 use crate::launch::progress::{At, Record, failure};
@@ -61,16 +61,16 @@ pub(crate) fn run(request: &RunRequest<'_>, sources: Vec<Shown>, mirrors: &Mirro
         let children = mem::take(&mut plan.children);
         let mut stage_us = [0; Stage::COUNT];
         stage_us[Stage::Prepare as usize] = micros(asked.elapsed());
-        let sandbox = Sandbox::start(plan, asked)?;
+        let (reserved, seats) = Reserved::new();
+        let sandbox = Sandbox::start(plan, seats, asked)?;
         let mut watch = Watch::new(sandbox, request.limits, asked, stage_us);
         watch.live = request.live.then(Live::default);
         watch.children = children;
-        let joining = Instant::now();
-        let groups = Hierarchies::find().map_or_else(
-            |errno| Groups::none(Reason::Unreadable { errno: errno as i32 }),
-            |hierarchies| Groups::join(&hierarchies, &request.limits, watch.sandbox.pid1),
-        );
-        watch.stage_us[Stage::Groups as usize] = micros(joining.elapsed());
+        let making = Instant::now();
+        let groups = Groups::make(&reserved, &request.limits, watch.sandbox.pid1);
+        watch.stage_us[Stage::Groups as usize] = micros(making.elapsed());
+        // It fails only where pid 1 has ended already, and why that was comes up `set_up`.
+        watch.go().ok();
         Ok((watch, groups, policy_digest, host_id, all_owned))
     });
     let (mut watch, mut groups, policy_digest, host_id, all_owned) = match launched {
@@ -311,6 +311,7 @@ impl Watch {
                     self.stage_us[stage as usize] = us;
                     self.last_stage = Some(stage);
                 }
+                Some(Record::Joined(taken)) => groups.joined(taken),
                 Some(Record::AwaitingMaps) => {
                     groups.start_counting();
                     let mirror_ready = || self.sandbox.mirror.as_ref().map_or(Ok(()), Mirror::await_ready);
