@@ -179,8 +179,8 @@ fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 fn status(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{:?} ended with {status}", command.get_program())),
-        Err(error) => Err(format!("{:?}: {error}", command.get_program())),
+        Ok(status) => Err(format!("{} ended with {status}", command.get_program().display())),
+        Err(error) => Err(format!("{}: {error}", command.get_program().display())),
     }
 }
 
