@@ -131,6 +131,10 @@ pub(crate) struct SandboxRun {
     /// alone. With a sandbox daemon it is root who says so, and the word here is `configured`. What went through is in the receipt. May be given again.
     #[arg(long, value_name = "HOST:PORT", value_parser = destination)]
     pub(crate) mirror: Vec<String>,
+    /// A directory that the command may change, at the same path, and that is not changed by it: what it writes is gone
+    /// when it ends. May be given again.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scratch: Vec<PathBuf>,
     /// Wall-clock limit in seconds, after which the whole process tree is killed.
     #[arg(long, value_name = "S")]
     pub(crate) time: Option<f64>,

@@ -105,6 +105,21 @@ fn what_is_given_to_write_is_written_and_nothing_else() {
 }
 
 #[test]
+fn a_scratch_is_as_it_was_when_the_command_has_changed_all_of_it() {
+    if !is_root("a_scratch_is_as_it_was_when_the_command_has_changed_all_of_it") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    let path = directory.path().to_str().unwrap();
+    let output =
+        tack(&["sandbox", "run", "--scratch", path, "--", "sh", "-c", "echo theirs >file; cat file; rm -r ./*; ls"]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"theirs\n"[..]), "{output:?}");
+    assert_eq!(fs::read_to_string(file).unwrap(), "mine");
+}
+
+#[test]
 fn check_says_what_the_host_offers_and_every_door_holds() {
     if !is_root("check_says_what_the_host_offers_and_every_door_holds") {
         return;

@@ -67,7 +67,9 @@ enum RunError {
 
 fn request(arguments: &SandboxRun) -> Result<Run, Error> {
     let mut mounts = Vec::new();
-    for (paths, access) in [(&arguments.rw, Access::ReadWrite), (&arguments.ro, Access::ReadOnly)] {
+    for (paths, access) in
+        [(&arguments.rw, Access::ReadWrite), (&arguments.scratch, Access::Scratch), (&arguments.ro, Access::ReadOnly)]
+    {
         for path in paths {
             let (source, target) = opened(path)?;
             mounts.push(Mount { source, target, access });

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use harness::{Scratch, finish, output, processes_with, python_run, shell, text};
@@ -186,7 +187,7 @@ fn no_set_id_file_is_made_where_files_belong_to_root_outside() {
                   print('openat2', errno.errorcode[ctypes.get_errno()] if done < 0 else 'works')\n\
                   # A plain open that leaves junk in the mode is no creation.\n\
                   print('read', libc.syscall(2, b'f', 0, 0o4755) > 2)\n";
-    let Some(mut run) = harness::python_run("set-ID files", script) else { return };
+    let Some(mut run) = python_run("set-ID files", script) else { return };
     run.directory = "/task".into();
     run.mounts.push(scratch.mount("/task", Access::ReadWrite));
     let seen = output(&run);
@@ -221,7 +222,7 @@ fn a_set_user_id_program_gives_nothing() {
     run.mounts.push(scratch.mount("/task", Access::ReadOnly));
     assert_eq!(output(&run), "1000\n1000\n");
     // The control: outside, somebody else becomes its owner by it, unless the directory's mount forbids that too.
-    let control = std::process::Command::new(&program).arg("-u").uid(65_534).gid(65_534).output().unwrap();
+    let control = Command::new(&program).arg("-u").uid(65_534).gid(65_534).output().unwrap();
     let owner = fs::metadata(&program).unwrap().uid();
     if text(&control.stdout).trim() != owner.to_string() {
         harness::skipped("the control of set-user-ID programs", "a temporary directory without `nosuid`");
@@ -295,6 +296,64 @@ fn a_mount_inside_a_mount_is_seen_in_whichever_order_they_are_asked_for() {
         assert_eq!(finished.stdout.head, b"x\n", "turned: {turned}");
         assert!(String::from_utf8_lossy(&finished.stderr.head).contains("Read-only file system"), "turned: {turned}");
     }
+}
+
+#[test]
+fn a_scratch_is_changed_inside_and_never_outside() {
+    if !harness::can_sandbox("scratch directories") {
+        return;
+    }
+    let host = Scratch::new("scratch");
+    let tree = host.0.join("tree");
+    fs::create_dir_all(tree.join("lower/deep")).unwrap();
+    for (name, mode) in [("file", 0o600), ("tool", 0o755), ("lower/deep/x", 0o644), ("odd\nname: ,\\", 0o644)] {
+        fs::write(tree.join(name), "text").unwrap();
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::set_permissions(&tree, fs::Permissions::from_mode(0o750)).unwrap();
+    let look = || {
+        let list = Command::new("find").arg(&tree).args(["-printf", "%p %y %m %u %s %T@ %i\\n"]).output().unwrap();
+        (list.stdout, fs::read(tree.join("file")).unwrap())
+    };
+    let before = look();
+    let with = |script: &str| {
+        let mut run = shell(script);
+        run.directory = "/task".into();
+        run.mounts = vec![Mount { source: tree.clone().into(), target: "/task".into(), access: Access::Scratch }];
+        run.limits.tmp_bytes = 8 << 20;
+        finish(&run)
+    };
+    let script = "set -e; stat -c '%a %u' . file tool; echo more >>file; ln tool hard; echo changed >hard; mv lower moved; \
+                  rm moved/deep/x; mkdir -p new/deep; echo n >new/deep/n; chmod 700 tool; ln -s ../file new/link; \
+                  cat file hard new/link; ls -A | wc -l; rm -r moved; mv 'odd\nname: ,\\' odd 2>/dev/null || ls odd*";
+    for _ in 0..2 {
+        let finished = with(script);
+        let error = String::from_utf8_lossy(&finished.stderr.head);
+        let seen = String::from_utf8_lossy(&finished.stdout.head);
+        assert!(seen.starts_with("750 1000\n600 1000\n755 1000\ntextmore\nchanged\ntextmore\n7\n"), "{seen}{error}");
+        assert_eq!(finished.receipt.exit_status(), Some(0), "{error}");
+    }
+    assert_eq!(look(), before, "what was given is as it was, and the second run saw it so");
+
+    let finished = with("head -c 20000000 /dev/zero >big; rm -f big; echo still here >small && cat small");
+    assert_eq!(finished.stdout.head, b"still here\n");
+    assert!(String::from_utf8_lossy(&finished.stderr.head).contains("No space left"), "a scratch has its size");
+    let Some(mut run) = python_run(
+        "locks and watches on a scratch",
+        "import ctypes, fcntl, os, struct\n\
+         libc = ctypes.CDLL(None)\n\
+         watch = libc.inotify_init()\n\
+         assert libc.inotify_add_watch(watch, b'/task', 0x2) >= 0, 'IN_MODIFY'\n\
+         with open('/task/file', 'a') as file:\n\
+         \x20   fcntl.flock(file, fcntl.LOCK_EX); fcntl.lockf(file, fcntl.LOCK_EX); file.write('x')\n\
+         event = os.read(watch, 4096)\n\
+         print(event[16:16 + struct.unpack('iIII', event[:16])[3]].rstrip(b'\\0').decode())\n",
+    ) else {
+        return;
+    };
+    run.mounts.push(Mount { source: tree.clone().into(), target: "/task".into(), access: Access::Scratch });
+    assert_eq!(output(&run), "file\n");
+    assert_eq!(look(), before);
 }
 
 #[test]
@@ -432,7 +491,7 @@ fn the_host_s_sockets_are_out_of_reach() {
          except socket.gaierror as e: print(e.errno == socket.EAI_AGAIN or e.errno == socket.EAI_NONAME)\n\
          print(socket.gethostbyname('localhost'), [name for _, name in socket.if_nameindex()])"
     );
-    let Some(run) = harness::python_run("the host's sockets", &script) else { return };
+    let Some(run) = python_run("the host's sockets", &script) else { return };
     assert_eq!(output(&run), "ECONNREFUSED\nENETUNREACH\nTrue\n127.0.0.1 ['lo']\n");
     // The control: outside, the same address answers.
     std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();

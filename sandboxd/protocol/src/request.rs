@@ -40,6 +40,9 @@ pub enum Access {
     ReadOnly,
     /// Everything; files the payload creates belong to the owner of the mounted directory outside.
     ReadWrite,
+    /// Everything, of a directory, and nothing of it stays: what is written goes to memory of the run's own, at most
+    /// [`RunLimits::tmp_bytes`] of it, and ends with the run. The directory outside is never changed.
+    Scratch,
 }
 
 /// One file or directory of the host, made visible inside. Mounts beneath it do not come along.

@@ -197,7 +197,7 @@ fn the_indexes_of_variants_are_pinned() {
     assert_eq!(first_and_last(&layers), ("user_namespace".into(), "socket_memory_limit".into(), 23));
     assert_eq!(indexes(Stage::ALL), counted(25));
     assert_eq!(indexes(Layer::ALL), counted(23));
-    assert_eq!(indexes(&[Access::ReadOnly, Access::ReadWrite]), counted(2));
+    assert_eq!(indexes(&[Access::ReadOnly, Access::ReadWrite, Access::Scratch]), counted(3));
     assert_eq!(indexes(&[End::Exited { status: 0 }, End::Signalled { signal: 0 }]), counted(2));
     assert_eq!(indexes(&[Figure::Measured(0), Figure::Sampled(0), Figure::Unavailable(Reason::NotAsked)]), counted(3));
 }

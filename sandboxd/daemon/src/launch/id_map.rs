@@ -39,6 +39,11 @@ impl IdMaps {
         Self { host_id, made: Vec::new(), children: Vec::new() }
     }
 
+    /// Whom the owners become: the payload, as the host sees it.
+    pub(crate) const fn host_id(&self) -> u32 {
+        self.host_id
+    }
+
     /// The namespace in which `owner` is the payload.
     pub(crate) fn of(&mut self, owner: Owner) -> Result<&OwnedFd, SetUpFailure> {
         let index = if let Some(index) = self.made.iter().position(|(made, _)| *made == owner) {

@@ -152,7 +152,7 @@ fn enforce(abi: ABI, plan: &Plan) -> nix::Result<()> {
     for mount in &plan.mounts {
         let beneath = match mount.access {
             Access::ReadOnly => Beneath::Execute,
-            Access::ReadWrite => Beneath::Own,
+            Access::ReadWrite | Access::Scratch => Beneath::Own,
         };
         let mut path = Vec::new();
         for component in &mount.target {

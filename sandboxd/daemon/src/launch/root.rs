@@ -12,7 +12,7 @@ use tack_sandbox_protocol::{SetUpFailure, Stage};
 
 use crate::launch::Launch;
 use crate::launch::namespaces::Isolated;
-use crate::launch::plan::{Plan, PlannedMount, SystemEntry};
+use crate::launch::plan::{Plan, PlannedMount, SystemEntry, bounded_tmpfs};
 use crate::launch::progress::At;
 use crate::policy;
 use crate::sys::mount::{Attributes, Reach, move_mount, new_filesystem, open_tree, set_attributes};
@@ -52,7 +52,7 @@ impl<'a> Isolated<'a> {
         make_etc(&root).at(Stage::Etc)?;
         progress.took(Stage::Etc);
 
-        let tmp = bounded_tmpfs(plan).at(Stage::Tmp)?;
+        let tmp = bounded_tmpfs(&plan.limits).at(Stage::Tmp)?;
         move_mount(&tmp, &root, c"tmp").at(Stage::Tmp)?;
         progress.took(Stage::Tmp);
 
@@ -114,16 +114,6 @@ fn make_etc(root: &OwnedFd) -> nix::Result<()> {
     Ok(())
 }
 
-/// A tmpfs of the request's size, for everyone. Its pages are charged to the run's memory limit.
-fn bounded_tmpfs(plan: &Plan) -> nix::Result<OwnedFd> {
-    let bytes = plan.limits.tmp_bytes;
-    let size = CString::new(bytes.to_string()).map_err(|_| Errno::EINVAL)?;
-    // One inode for each 4 KiB page, as the kernel gives by default; at least enough for an empty suite.
-    let inodes = CString::new((bytes / 4_096).max(64).to_string()).map_err(|_| Errno::EINVAL)?;
-    let options = [(c"mode", Some(c"1777")), (c"size", Some(&*size)), (c"nr_inodes", Some(&*inodes))];
-    new_filesystem(c"tmpfs", &options, Attributes::NOSUID.and(Attributes::NODEV))
-}
-
 fn make_dev(root: &OwnedFd, plan: &Plan) -> nix::Result<()> {
     let options = [(c"mode", Some(c"0755")), (c"size", Some(c"64k")), (c"nr_inodes", Some(c"64"))];
     let dev = new_filesystem(c"tmpfs", &options, Attributes::NOSUID.and(Attributes::NOEXEC))?;
@@ -140,7 +130,7 @@ fn make_dev(root: &OwnedFd, plan: &Plan) -> nix::Result<()> {
     let pts_options =
         [(c"newinstance", None), (c"ptmxmode", Some(c"0666")), (c"mode", Some(c"0620")), (c"max", Some(c"64"))];
     move_mount(new_filesystem(c"devpts", &pts_options, plain)?, &dev, c"pts")?;
-    move_mount(bounded_tmpfs(plan)?, &dev, c"shm")?;
+    move_mount(bounded_tmpfs(&plan.limits)?, &dev, c"shm")?;
     for (path, target) in policy::root::LINKS {
         if let Some(name) = path.strip_prefix("dev/") {
             symlinkat(target, &dev, name)?;

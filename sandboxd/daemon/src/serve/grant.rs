@@ -4,7 +4,8 @@
 //! each, three things are checked: that it lies beneath a configured root, by walking up from it; that the peer may
 //! read it, or write it, by asking the kernel in a process that has taken the peer's ids; and that what is to be
 //! written is the peer's own. A source that belongs to somebody else is shown as anyone sees it: its owner's rights
-//! are given to the payload only where the owner is the peer.
+//! are given to the payload only where the owner is the peer. A scratch writes nothing back, so it asks for what reading
+//! asks for.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
