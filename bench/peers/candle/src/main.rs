@@ -72,8 +72,10 @@ fn main() -> Outcome<()> {
         if held.0 != request.prefix {
             let mut model = empty.clone();
             let count = request.states.len();
-            let tokens = Tensor::new(request.prefix.as_slice(), &Device::Cpu)?.unsqueeze(0)?;
-            model.forward(&tokens.repeat((count, 1))?, 0)?;
+            if !request.prefix.is_empty() {
+                let tokens = Tensor::new(request.prefix.as_slice(), &Device::Cpu)?.unsqueeze(0)?;
+                model.forward(&tokens.repeat((count, 1))?, 0)?;
+            }
             held = (request.prefix.clone(), model);
         }
         // A copy shares the tensors of the prefix; a pass joins them with its own into new ones.
