@@ -19,6 +19,9 @@ const GROUPS: usize = 4;
 /// Columns that one call takes, at most.
 pub(crate) const COLUMNS: usize = GROUPS * NR;
 
+/// Floats of a cache line.
+const LINE: usize = 16;
+
 /// Working space of some groups.
 #[derive(Default)]
 pub(crate) struct AttentionScratch {
@@ -89,20 +92,33 @@ pub(crate) fn attend(
     // 2. Block by block, group by group: scores, weights, weighted values.
     for (index, first_key) in (0..end).step_by(BLOCK).enumerate() {
         let (keys, values) = keys_of.sequence.block(index).head(layout, keys_of.layer, keys_of.head);
+        // The next block comes from memory while this one is multiplied: without being asked for, its first reader waits
+        // for it a third of the time. A part with each tile, since only so many lines can be under way.
+        let ahead = (first_key + BLOCK < end)
+            .then(|| keys_of.sequence.block(index + 1).head(layout, keys_of.layer, keys_of.head))
+            .map_or([&[][..], &[][..]], |(keys, values)| [keys, values]);
+        let tiles = states.len() * (BLOCK / MR + layout.value_rows / MR);
+        let part = ((ahead[0].len() + ahead[1].len()) / tiles).next_multiple_of(LINE).max(LINE);
+        let mut ahead = ahead.into_iter().flat_map(|it| it.chunks(part));
         let groups = states.iter_mut().zip(queries.chunks_exact(query_size)).zip(outputs.chunks_exact_mut(output_size));
         for ((group, queries), outputs) in groups.filter(|((group, _), _)| group.end > first_key) {
             let count = (group.end - first_key).min(BLOCK).next_multiple_of(MR);
             let scores = &mut scores[..count * NR];
             for (key, sums) in keys.chunks_exact(head_dim * MR).zip(scores.chunks_exact_mut(MR * NR)) {
+                ahead.next().into_iter().for_each(kernels.prefetch);
                 (kernels.dot_f32)(key, queries, Tile { sums, stride: NR, accumulate: false });
             }
             let rows: &mut [Lanes] = scores.as_chunks_mut::<NR>().0;
             let first = u32::try_from(first_key).unwrap_or(u32::MAX);
             (kernels.softmax_block)(rows, first, &group.last_key, &mut group.softmax);
-            if index > 0 {
+            // Most blocks hold no new maximum for anybody; to multiply with 1 changes nothing.
+            #[expect(clippy::float_cmp, reason = "exactly 1, or the product is another")]
+            let is_corrected = group.softmax.correction.iter().any(|&by| by != 1.0);
+            if index > 0 && is_corrected {
                 (kernels.scale)(outputs.as_chunks_mut::<NR>().0, &group.softmax.correction);
             }
             for (value, sums) in values.chunks_exact(BLOCK * MR).zip(outputs.chunks_exact_mut(MR * NR)) {
+                ahead.next().into_iter().for_each(kernels.prefetch);
                 (kernels.dot_f32)(&value[..count * MR], scores, Tile { sums, stride: NR, accumulate: index > 0 });
             }
         }

@@ -2,9 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm256_add_epi32, _mm256_add_ps, _mm256_cvtepi32_ps, _mm256_dpwssd_avx_epi32, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
-    _mm256_setzero_si256, _mm256_storeu_ps,
+    __m256, __m256i, _MM_HINT_T1, _mm_prefetch, _mm256_add_epi32, _mm256_add_ps, _mm256_cvtepi32_ps,
+    _mm256_dpwssd_avx_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_storeu_ps,
 };
 
 use super::{CHAINS, Kernels, MR, Tile, row_kernels};
@@ -29,6 +29,7 @@ const fn table(dot_i16: fn(&[i32], &[i32], Tile<'_>), burn_i16: fn(u32) -> f32) 
         scale,
         scale_outer,
         add_scaled,
+        prefetch,
     }
 }
 
@@ -141,6 +142,14 @@ fn burn_f32(steps: u32) -> f32 {
     }
     // SAFETY: as above.
     unsafe { compiled(steps) }
+}
+
+/// Asks for what will be read soon, a cache line at a time.
+pub(super) fn prefetch(soon: &[f32]) {
+    for line in soon.chunks(16) {
+        // SAFETY: a hint, which no address makes fail; SSE, which it needs, is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    }
 }
 
 /// Writes or adds sixteen sums of one row.

@@ -29,6 +29,7 @@ const fn table(dot_i16: fn(&[i32], &[i32], Tile<'_>), burn_i16: fn(u32) -> f32) 
         scale,
         scale_outer,
         add_scaled,
+        prefetch: super::avx2::prefetch,
     }
 }
 

@@ -246,6 +246,8 @@ pub(crate) struct Kernels {
     pub(crate) scale_outer: fn(row: &mut [f32], by: f32, columns: &[f32]),
     /// See [`rows::add_scaled`].
     pub(crate) add_scaled: fn(row: &mut [f32], by: f32, other: &[f32]),
+    /// Asks for what will be read soon, where the processor takes such hints.
+    pub(crate) prefetch: fn(soon: &[f32]),
 }
 
 pub(crate) use rows::Softmax;

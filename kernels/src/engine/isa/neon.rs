@@ -27,6 +27,8 @@ pub(crate) static KERNELS: Kernels = Kernels {
     scale,
     scale_outer,
     add_scaled,
+    // Its hint is not to be had in stable Rust.
+    prefetch: |_| {},
 };
 
 /// Columns of a quarter tile: two vectors.

@@ -16,6 +16,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
     scale: rows::scale,
     scale_outer: rows::scale_outer,
     add_scaled: rows::add_scaled,
+    prefetch: |_| {},
 };
 
 fn dot_i16(a: &[i32], b: &[i32], mut tile: Tile<'_>) {
