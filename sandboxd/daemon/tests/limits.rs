@@ -123,9 +123,9 @@ fn pid_1_cannot_be_starved_or_limited_from_inside() {
                   \x20   attempt('limit', lambda: resource.prlimit(pid, resource.RLIMIT_CPU, (100, 100)))\n\
                   \x20   attempt('affinity', lambda: os.sched_setaffinity(pid, os.sched_getaffinity(0)))\n\
                   \x20   attempt('policy', lambda: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0)))\n\
-                  \x20   attempt('nice', lambda: os.setpriority(os.PRIO_PROCESS, pid, 5))\n\
+                  \x20   attempt('nice', lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))\n\
                   \x20   attempt('disk', lambda: call(251, 1, pid, 0x4004))\n\
-                  attempt('nice of all', lambda: os.setpriority(os.PRIO_USER, 0, 5))\n\
+                  attempt('nice of all', lambda: os.setpriority(os.PRIO_USER, 0, 19))\n\
                   attempt('disk of all', lambda: call(251, 3, 0, 0x4004))\n\
                   attempt('io_setup', lambda: call(206, 64, ctypes.byref(ctypes.c_ulong(0))))\n";
     let Some(run) = python_run(test, script) else { return };

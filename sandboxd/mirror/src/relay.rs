@@ -60,13 +60,14 @@ impl Relay<'_> {
             Way::Out => self.destination,
             Way::In => self.client,
         };
+        // Before they are sent: nothing that the other end has seen is missing from the log.
+        counter.fetch_add(count, Ordering::Relaxed);
         match to.write_all(bytes) {
             Ok(()) => {}
             Err(error) if is_timeout(&error) => return Err(Verdict::TimedOut),
             // Whoever went away has ended the connection.
             Err(_) => return Err(Verdict::Passed),
         }
-        counter.fetch_add(count, Ordering::Relaxed);
         self.traffic.now_active();
         Ok(())
     }
