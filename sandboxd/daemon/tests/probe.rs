@@ -11,7 +11,7 @@ use tack_sandboxd::check::{self, ProbeCommand, probe::PROBE_TARGET};
 
 /// Attempts whose control may fail for reasons of the host's: no route to anywhere, a kernel without the feature.
 /// Their denial proves less there, and the test says so.
-const CONTROL_MAY_FAIL: [&str; 10] = [
+const CONTROL_MAY_FAIL: [&str; 11] = [
     "connect to another host",
     "a socket to the hypervisor",
     "io_uring",
@@ -19,6 +19,7 @@ const CONTROL_MAY_FAIL: [&str; 10] = [
     "push a key, high bits set",
     "a call of the x32 architecture",
     "open /dev/mem",
+    "open /dev/loop-control",
     "use the machine's ports",
     "use one of the machine's ports",
     "a socket to the kernel's ciphers",

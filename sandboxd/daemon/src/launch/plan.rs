@@ -1,15 +1,15 @@
 //! The request, checked and made ready, before any process is made: what can be refused is refused here.
 
 use std::ffi::{CStr, CString, OsStr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, mkdirat};
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::statfs::{self, FsType, fstatfs};
-use nix::unistd::{Gid, Pid, Uid, fchownat};
+use nix::unistd::Pid;
 use sha2::{Digest, Sha256};
 use tack_sandbox_protocol::{self as protocol, Access, Egress, Mounts, RunLimits, RunRequest, SetUpFailure, Stage};
 
@@ -88,6 +88,16 @@ pub(crate) struct PlannedMount {
     pub(crate) target: Vec<CString>,
     pub(crate) is_directory: bool,
     pub(crate) access: Access,
+    /// Of a scratch: what its top is to look like.
+    pub(crate) scratch: Option<Top>,
+}
+
+/// The top directory of a scratch, whose attributes are those of the directory that it shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Top {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u32,
 }
 
 /// A name under the sandbox's root that stands for the host's own.
@@ -152,7 +162,7 @@ impl Plan {
             return Err(failure(Stage::Request, Errno::EBADF));
         }
         for (index, (mount, source)) in request.mounts.as_slice().iter().zip(sources).enumerate() {
-            let planned = plan_mount(mount, source, &request.limits, &mut id_maps).map_err(|mut failure| {
+            let planned = plan_mount(mount, source, &mut id_maps).map_err(|mut failure| {
                 failure.mount = u8::try_from(index).ok();
                 failure
             })?;
@@ -222,7 +232,6 @@ fn places(program: &CStr, environment: &[CString]) -> Result<Vec<CString>, SetUp
 fn plan_mount(
     mount: &protocol::Mount<'_>,
     source: &Source,
-    limits: &RunLimits,
     id_maps: &mut IdMaps,
 ) -> Result<(PlannedMount, bool), SetUpFailure> {
     let target = target(mount.target)?;
@@ -260,53 +269,11 @@ fn plan_mount(
         }
         Err(errno) => return Err(failure(Stage::Mounts, errno)),
     };
-    let detached = match mount.access {
-        Access::ReadOnly | Access::ReadWrite => detached,
-        Access::Scratch => {
-            let owner = if owned { (id_maps.host_id(), id_maps.host_id()) } else { (status.st_uid, status.st_gid) };
-            scratch(&detached, owner, status.st_mode, limits).at(Stage::Mounts)?
-        }
-    };
-    Ok((PlannedMount { detached: Some(detached), target, is_directory, access: mount.access }, owned))
-}
-
-/// A detached overlay: `lower` below, memory of the run's own above. It is made by root in the initial user namespace,
-/// so that directories can be renamed in it and nobody inside can take it apart.
-fn scratch(lower: &OwnedFd, owner: (u32, u32), mode: u32, limits: &RunLimits) -> nix::Result<OwnedFd> {
-    let upper = bounded_tmpfs(limits)?;
-    // What is there at the top of the overlay has the attributes of the upper directory.
-    let mode = Mode::from_bits_truncate(mode) & Mode::from_bits_truncate(0o7777);
-    for (name, mode) in [(c"upper", mode), (c"work", Mode::S_IRWXU)] {
-        mkdirat(&upper, name, Mode::S_IRWXU)?;
-        fchmodat(&upper, name, mode, FchmodatFlags::FollowSymlink)?;
-    }
-    fchownat(&upper, c"upper", Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)), AtFlags::empty())?;
-    // By the numbers of our own descriptors: no name of the host's is resolved.
-    let path = |fd: &OwnedFd, below: &str| {
-        CString::new(format!("/proc/self/fd/{}{below}", fd.as_raw_fd())).map_err(|_| Errno::EINVAL)
-    };
-    let (lower, work, upper) = (path(lower, "")?, path(&upper, "/work")?, path(&upper, "/upper")?);
-    let options = [
-        (c"lowerdir", Some(&*lower)),
-        (c"upperdir", Some(&*upper)),
-        (c"workdir", Some(&*work)),
-        // A directory of the lower one can be renamed; a copy is whole, since nothing above it is to be trusted.
-        (c"redirect_dir", Some(c"on")),
-        (c"metacopy", Some(c"off")),
-        (c"xino", Some(c"auto")),
-        (c"volatile", None),
-    ];
-    mount::new_filesystem(c"overlay", &options, Attributes::NOSUID.and(Attributes::NODEV))
-}
-
-/// A tmpfs of the request's size, for everyone. Its pages are charged to the run's memory limit.
-pub(crate) fn bounded_tmpfs(limits: &RunLimits) -> nix::Result<OwnedFd> {
-    let bytes = limits.tmp_bytes;
-    let size = CString::new(bytes.to_string()).map_err(|_| Errno::EINVAL)?;
-    // One inode for each 4 KiB page, as the kernel gives by default; at least enough for an empty suite.
-    let inodes = CString::new((bytes / 4_096).max(64).to_string()).map_err(|_| Errno::EINVAL)?;
-    let options = [(c"mode", Some(c"1777")), (c"size", Some(&*size)), (c"nr_inodes", Some(&*inodes))];
-    mount::new_filesystem(c"tmpfs", &options, Attributes::NOSUID.and(Attributes::NODEV))
+    let scratch = (mount.access == Access::Scratch).then(|| {
+        let (uid, gid) = if owned { (id_maps.host_id(), id_maps.host_id()) } else { (status.st_uid, status.st_gid) };
+        Top { uid, gid, mode: status.st_mode }
+    });
+    Ok((PlannedMount { detached: Some(detached), target, is_directory, access: mount.access, scratch }, owned))
 }
 
 /// The components of a mount's target.

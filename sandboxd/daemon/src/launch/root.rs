@@ -1,18 +1,18 @@
 //! Step 3, `Isolated -> Rooted`: a root made of listed parts.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, open, openat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::{Mode, SFlag, fstat, makedev, mkdirat, mknodat};
-use nix::unistd::{fchdir, pivot_root, symlinkat, write};
-use tack_sandbox_protocol::{SetUpFailure, Stage};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, makedev, mkdirat, mknodat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchdir, fchownat, pivot_root, symlinkat, unlinkat, write};
+use tack_sandbox_protocol::{RunLimits, SetUpFailure, Stage};
 
 use crate::launch::Launch;
 use crate::launch::namespaces::Isolated;
-use crate::launch::plan::{Plan, PlannedMount, SystemEntry, bounded_tmpfs};
+use crate::launch::plan::{Plan, PlannedMount, SystemEntry};
 use crate::launch::progress::At;
 use crate::policy;
 use crate::sys::mount::{Attributes, Reach, move_mount, new_filesystem, open_tree, set_attributes};
@@ -69,10 +69,12 @@ impl<'a> Isolated<'a> {
         order.sort_by_key(|index| plan.mounts.get(*index).map(|it| it.target.len()));
         for index in order {
             let Some(mount) = plan.mounts.get_mut(index) else { continue };
-            attach(&root, mount, &own).at(Stage::Mounts).map_err(|mut failure| {
-                failure.mount = u8::try_from(index).ok();
-                failure
-            })?;
+            overlay(&root, mount, &plan.limits).and_then(|()| attach(&root, mount, &own)).at(Stage::Mounts).map_err(
+                |mut failure| {
+                    failure.mount = u8::try_from(index).ok();
+                    failure
+                },
+            )?;
         }
         progress.took(Stage::Mounts);
 
@@ -112,6 +114,16 @@ fn make_etc(root: &OwnedFd) -> nix::Result<()> {
         symlinkat(*target, root, *path)?;
     }
     Ok(())
+}
+
+/// A tmpfs of the request's size, for everyone. Its pages are charged to the run's memory limit.
+fn bounded_tmpfs(limits: &RunLimits) -> nix::Result<OwnedFd> {
+    let bytes = limits.tmp_bytes;
+    let size = CString::new(bytes.to_string()).map_err(|_| Errno::EINVAL)?;
+    // One inode for each 4 KiB page, as the kernel gives by default; at least enough for an empty suite.
+    let inodes = CString::new((bytes / 4_096).max(64).to_string()).map_err(|_| Errno::EINVAL)?;
+    let options = [(c"mode", Some(c"1777")), (c"size", Some(&*size)), (c"nr_inodes", Some(&*inodes))];
+    new_filesystem(c"tmpfs", &options, Attributes::NOSUID.and(Attributes::NODEV))
 }
 
 fn make_dev(root: &OwnedFd, plan: &Plan) -> nix::Result<()> {
@@ -167,6 +179,50 @@ fn present<T>(result: nix::Result<T>) -> nix::Result<Option<T>> {
         Err(Errno::ENOENT) => Ok(None),
         result => result.map(Some),
     }
+}
+
+/// Where the parts of an overlay have a place while it is made: older kernels take none without.
+const PARTS: [&CStr; 2] = [c".lower", c".upper"];
+
+/// Puts an overlay in the place of a scratch's directory: that directory below, memory of the run's own above. It is
+/// made by root in the initial user namespace, so that directories can be renamed in it and nobody inside can take it
+/// apart.
+fn overlay(root: &OwnedFd, mount: &mut PlannedMount, limits: &RunLimits) -> nix::Result<()> {
+    let (Some(top), Some(lower)) = (mount.scratch, mount.detached.as_ref()) else { return Ok(()) };
+    let upper = bounded_tmpfs(limits)?;
+    // What is there at the top of the overlay has the attributes of the upper directory.
+    let mode = Mode::from_bits_truncate(top.mode) & Mode::from_bits_truncate(0o7777);
+    for (name, mode) in [(c"upper", mode), (c"work", Mode::S_IRWXU)] {
+        mkdirat(&upper, name, Mode::S_IRWXU)?;
+        fchmodat(&upper, name, mode, FchmodatFlags::FollowSymlink)?;
+    }
+    fchownat(&upper, c"upper", Some(Uid::from_raw(top.uid)), Some(Gid::from_raw(top.gid)), AtFlags::empty())?;
+    // By the number of our own descriptor: no name of the host's is resolved.
+    let path =
+        |below: &str| CString::new(format!("/proc/self/fd/{}/{below}", root.as_raw_fd())).map_err(|_| Errno::EINVAL);
+    for (name, part) in PARTS.iter().zip([lower, &upper]) {
+        mkdirat(root, *name, readable())?;
+        move_mount(part, root, name)?;
+    }
+    let (lower, upper, work) = (path(".lower")?, path(".upper/upper")?, path(".upper/work")?);
+    let options = [
+        (c"lowerdir", Some(&*lower)),
+        (c"upperdir", Some(&*upper)),
+        (c"workdir", Some(&*work)),
+        // A directory of the lower one can be renamed; a copy is whole, since nothing above it is to be trusted.
+        (c"redirect_dir", Some(c"on")),
+        (c"metacopy", Some(c"off")),
+        (c"xino", Some(c"auto")),
+        (c"volatile", None),
+    ];
+    let made = new_filesystem(c"overlay", &options, Attributes::NOSUID.and(Attributes::NODEV))?;
+    for name in PARTS {
+        let name = name.to_str().map_err(|_| Errno::EINVAL)?;
+        umount2(path(name)?.as_c_str(), MntFlags::MNT_DETACH)?;
+        unlinkat(root, name, UnlinkatFlags::RemoveDir)?;
+    }
+    mount.detached = Some(made);
+    Ok(())
 }
 
 /// Puts one of the request's mounts in its place. Missing parents are made where the parent is one of the sandbox's
