@@ -296,7 +296,9 @@ fn the_memory_limit_ends_the_run_and_only_this_one() {
     run.limits.memory_bytes = 64 * MIB;
     let finished = finish(&run);
     assert_eq!(finished.receipt.cause, Cause::OutOfMemory);
-    assert_eq!(finished.receipt.usage.oom_kills, Figure::Measured(1));
+    // The second version kills the whole group, and counts each of it.
+    let Figure::Measured(kills) = finished.receipt.usage.oom_kills else { panic!("{:?}", finished.receipt.usage) };
+    assert!(kills >= 1, "{kills}");
     let peak = finished.receipt.usage.memory_peak_bytes.value().unwrap();
     assert!((60 * MIB..=64 * MIB).contains(&peak), "{peak}");
     assert_eq!(finished.stdout.head, b"");
