@@ -545,6 +545,9 @@ fn two_sandboxes_serve_on_one_port_and_share_no_memory() {
 
 #[test]
 fn every_thread_is_confined() {
+    if !harness::can_sandbox("threads") {
+        return;
+    }
     let script = "import os, threading, time\n\
                   threads = [threading.Thread(target=time.sleep, args=(0.3,)) for _ in range(8)]\n\
                   for thread in threads: thread.start()\n\
