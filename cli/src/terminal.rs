@@ -70,12 +70,12 @@ fn line(text: &str) {
     drop(writeln!(io::stderr().lock(), "{}", inert(text)));
 }
 
-/// `text` without anything that a terminal would obey or that would reorder what is read: control characters but line
-/// feed and tab, and the bidirectional controls, each written out as an escape.
+/// `text` without anything that a terminal would obey or that would reorder or break what is read: control characters but
+/// line feed and tab, Unicode's own line ends, and the bidirectional controls, each written out as an escape.
 fn inert(text: &str) -> Cow<'_, str> {
     let acts = |c: char| {
         (c.is_control() && c != '\n' && c != '\t')
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     if !text.contains(acts) {
         return Cow::Borrowed(text);
@@ -95,6 +95,7 @@ mod tests {
             ("a\rb\x08c\x7f", "a\\rb\\u{8}c\\u{7f}"),
             ("\u{9b}31m", "\\u{9b}31m"),
             ("if \u{202e}evil", "if \\u{202e}evil"),
+            ("a\u{2028}b\u{2029}c\u{61c}", "a\\u{2028}b\\u{2029}c\\u{61c}"),
         ];
         for (text, expected) in cases {
             assert_eq!(inert(text), expected);

@@ -271,12 +271,15 @@ fn without_verdict(ending: Ending, report: &Report, owner: Owner, stderr: &[u8])
     })
 }
 
-/// One line for people: every control character is replaced, and the end cut where it runs on.
+/// One line for people: what a terminal would obey or reorder is replaced, and the end cut where it runs on.
 #[must_use]
 pub fn plain(text: &str) -> String {
     /// Past this, a reason explains no more.
     const CHARS: usize = 400;
-    let shown = |it: char| if it.is_control() { '\u{fffd}' } else { it };
+    // Unicode's own line ends, and what would reorder what is read, are no better than control characters.
+    let acts =
+        |it| matches!(it, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |it: char| if it.is_control() || acts(it) { '\u{fffd}' } else { it };
     let mut line: String = text.chars().take(CHARS).map(shown).collect();
     if line.len() < text.len() && text.chars().nth(CHARS).is_some() {
         line.push('…');

@@ -165,4 +165,5 @@ fn a_reason_holds_nothing_that_a_terminal_obeys() {
     assert!(!verdict.reason.contains(char::is_control), "{:?}", verdict.reason);
     assert_eq!(verdict.reason.chars().count(), 401);
     assert_eq!(plain("ü\n"), "ü\u{fffd}");
+    assert_eq!(plain("a\u{202e}b\u{2028}c"), "a\u{fffd}b\u{fffd}c");
 }

@@ -34,8 +34,10 @@ fn main() -> ExitCode {
         ("a client that asks byte by byte is hung up on", a_client_that_asks_byte_by_byte_is_hung_up_on),
         ("nothing above a ceiling is run", nothing_above_a_ceiling_is_run),
         ("a peer is shown what it could reach by itself", a_peer_is_shown_what_it_could_reach_by_itself),
+        ("what was opened in another mount namespace is said to be", what_was_opened_elsewhere_is_said_to_be),
         ("a key is answered once, also by the next daemon", a_key_is_answered_once),
         ("more than root allows wait or are refused", more_than_root_allows_wait_or_are_refused),
+        ("one peer leaves places to the others", one_peer_leaves_places_to_the_others),
         ("nothing outlives the daemon", nothing_outlives_the_daemon),
         ("a keeper or a client that dies takes its run along", a_keeper_or_a_client_that_dies_takes_its_run_along),
         ("many clients at a time leave nothing in the daemon", many_clients_leave_nothing_in_the_daemon),
@@ -210,6 +212,7 @@ fn who_may_ask_is_root_s_to_say() {
     let token = Scratch::new("token");
     let file = token.0.join("token");
     fs::write(&file, "ab".repeat(32)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let others = Daemon::start("others", "peer uid 54321\n");
     let by_uid = Daemon::start("by-uid", &format!("peer uid {USER}\n"));
     let by_gid = Daemon::start("by-gid", &format!("peer gid {USER}\n"));
@@ -349,6 +352,25 @@ fn a_peer_is_shown_what_it_could_reach_by_itself() {
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&new), USER, "what was made is the peer's");
 }
 
+fn what_was_opened_elsewhere_is_said_to_be() {
+    let roots = Scratch::new("elsewhere");
+    let daemon = Daemon::start("namespaces", &format!("root {}\n", roots.0.display()));
+    let (client, root) = (daemon.client(), roots.0.clone());
+    let shown = move || {
+        let mut run = shell("true");
+        run.mounts.push(Mount { source: root.clone().into(), target: "/task".into(), access: Access::ReadOnly });
+        client.run(&run)
+    };
+    shown().unwrap();
+    // Of this thread alone.
+    let elsewhere = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        shown()
+    });
+    let refused = refusal(elsewhere.join().unwrap());
+    assert_eq!(refused, Refusal::Source { mount: 0, problem: SourceProblem::Elsewhere });
+}
+
 fn a_key_is_answered_once() {
     let scratch = Scratch::new("once-only");
     let mut daemon = Daemon::start("keys", &format!("root {}\n", scratch.0.display()));
@@ -383,6 +405,19 @@ fn more_than_root_allows_wait_or_are_refused() {
     let answer = read_answer(&mut second);
     assert!(matches!(frame::decode::<Reply>(&answer), Ok(Reply::Signed(_))), "the second had its turn: {answer:?}");
     assert!(gone("tack-marker-busy"));
+}
+
+fn one_peer_leaves_places_to_the_others() {
+    let daemon = Daemon::start("shares", &format!("peer uid {USER}\nruns 2\nqueue 2\n"));
+    let held = as_user(|| [sleeper(&daemon, "tack-marker-share"), sleeper(&daemon, "tack-marker-share")]);
+    let refused = as_user(|| refusal(daemon.client().run(&shell("true"))));
+    assert_eq!(refused, Refusal::Busy { running: 2 }, "half of four places");
+    let mut waiting = UnixStream::connect(daemon.socket()).unwrap();
+    waiting.write_all(&submission(b"/bin/true\0")).unwrap();
+    drop(held);
+    let answer = read_answer(&mut waiting);
+    assert!(matches!(frame::decode::<Reply>(&answer), Ok(Reply::Signed(_))), "another had a place in the queue");
+    assert!(gone("tack-marker-share"));
 }
 
 fn nothing_outlives_the_daemon() {
@@ -476,13 +511,13 @@ fn what_the_daemon_cannot_use_stops_it() {
         (|it| fs::remove_file(it.join("conf")).unwrap(), "tack-sandboxd: cannot read `/conf`: No such file or directory (os error 2)\n"),
         (|it| fs::write(it.join("conf"), "runs many").unwrap(), "tack-sandboxd: `/conf`, line 1: expected 1 to 1024 after `runs`, found \"runs many\"\n"),
         (|it| fs::set_permissions(it.join("conf"), fs::Permissions::from_mode(0o666)).unwrap(),
-            "tack-sandboxd: `/conf`: expected a regular file of root's that nobody else may write; found mode 100666, uid 0\n"),
+            "tack-sandboxd: `/conf`: expected a regular file of root's that nobody else may write (nor, with a token, everybody read); found mode 100666, uid 0\n"),
         (|it| { fs::create_dir(it.join("state")).unwrap(); fs::set_permissions(it.join("state"), fs::Permissions::from_mode(0o777)).unwrap(); },
             "tack-sandboxd: `/state`: expected a directory of root's that nobody else may write\n"),
         (|it| { fs::create_dir(it.join("state")).unwrap(); fs::write(it.join("state/receipt.key"), "short").unwrap(); },
             "tack-sandboxd: `/state/receipt.key`: expected 32 bytes that root alone may read; found 5 bytes, mode 100644, uid 0\n"),
         (|it| chown(it.join("conf"), Some(USER), None).unwrap(),
-            "tack-sandboxd: `/conf`: expected a regular file of root's that nobody else may write; found mode 100644, uid 12345\n"),
+            "tack-sandboxd: `/conf`: expected a regular file of root's that nobody else may write (nor, with a token, everybody read); found mode 100644, uid 12345\n"),
     ];
     for (prepare, message) in cases {
         assert_eq!(failed(prepare), message);

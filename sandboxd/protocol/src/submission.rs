@@ -130,5 +130,7 @@ named! {
         NotOwned = "only a directory of your own can be given to write",
         /// The kernel did not say where it lies.
         Unknown = "the kernel did not say what or where it is",
+        /// It was opened in another mount namespace than the daemon's: the kernel copies no mount across.
+        Elsewhere = "it was opened in another mount namespace than the daemon's",
     }
 }

@@ -189,7 +189,7 @@ fn the_indexes_of_variants_are_pinned() {
     ];
     assert_eq!(indexes(&refusals), counted(12));
     assert_eq!(indexes(Limit::ALL), counted(9));
-    assert_eq!(indexes(SourceProblem::ALL), counted(6));
+    assert_eq!(indexes(SourceProblem::ALL), counted(7));
     let first_and_last = |names: &[&str]| (names[0].to_owned(), names[names.len() - 1].to_owned(), names.len());
     let stages: Vec<_> = Stage::ALL.iter().map(|stage| stage.name()).collect();
     assert_eq!(first_and_last(&stages), ("request".into(), "egress".into(), 25));

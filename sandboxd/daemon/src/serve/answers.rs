@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -63,19 +63,40 @@ impl Answers {
         Ok(answers)
     }
 
-    /// How many answers there are whose name begins so; what is older than [`KEPT`] is removed on the way.
+    /// How many files there are whose name begins so; what is older than [`KEPT`] and in nobody's hands is removed on
+    /// the way.
     fn count(&self, prefix: &str) -> io::Result<usize> {
         let (now, mut count) = (SystemTime::now(), 0);
         for entry in fs::read_dir(&self.directory)?.flatten() {
             let modified = entry.metadata().and_then(|it| it.modified());
-            if modified.is_ok_and(|it| now.duration_since(it).is_ok_and(|it| it > KEPT)) {
-                fs::remove_file(entry.path()).ok();
-            } else {
-                let name = entry.file_name();
-                count += usize::from(name.to_str().is_some_and(|it| it.starts_with(prefix) && !it.contains('.')));
+            let old = modified.is_ok_and(|it| now.duration_since(it).is_ok_and(|it| it > KEPT));
+            // A lock that is held belongs to a run that lasts; whoever waits for one that goes looks again.
+            let free = |file| Flock::lock(file, FlockArg::LockExclusiveNonblock).ok();
+            match old.then(|| File::open(entry.path()).ok().and_then(free)).flatten() {
+                Some(_held) => fs::remove_file(entry.path())?,
+                None => count += usize::from(entry.file_name().to_str().is_some_and(|it| it.starts_with(prefix))),
             }
         }
         Ok(count)
+    }
+
+    /// Takes the lock of a key; no other process has it until it is dropped.
+    fn lock(path: &Path) -> Result<Flock<File>, Refusal> {
+        let failed = |error: io::Error| Refusal::NoStore { errno: errno_of(&error) as i32 };
+        loop {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+            let lock = Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock);
+            let lock = lock.map_err(|(_, errno)| match errno {
+                Errno::EWOULDBLOCK => Refusal::InFlight,
+                errno => Refusal::NoStore { errno: errno as i32 },
+            })?;
+            let locked = lock.metadata().map_err(failed)?;
+            match fs::metadata(path) {
+                Ok(found) if (found.dev(), found.ino()) == (locked.dev(), locked.ino()) => return Ok(lock),
+                // Between the two it was removed for its age: what is locked is nobody's any more.
+                _ => {}
+            }
+        }
     }
 
     /// What is known of `key`, which `uid` has used for the request of this digest.
@@ -88,17 +109,14 @@ impl Answers {
         }
         let path = self.directory.join(&name);
         let lock = self.directory.join(name + ".lock");
-        let lock =
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(lock).map_err(failed)?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-            Errno::EWOULDBLOCK => Refusal::InFlight,
-            errno => Refusal::NoStore { errno: errno as i32 },
-        })?;
+        // Before anything is made: each key has a lock and an answer.
+        let full = || self.count(&format!("{uid}-")).map(|it| it >= 2 * PEER_MAX).map_err(failed);
+        if !path.exists() && full()? {
+            return Err(Refusal::NoStore { errno: Errno::EDQUOT as i32 });
+        }
+        let lock = Self::lock(&lock)?;
         match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if self.count(&format!("{uid}-")).map_err(failed)? >= PEER_MAX {
-                    return Err(Refusal::NoStore { errno: Errno::EDQUOT as i32 });
-                }
                 Ok(Known::New(Place { path, request_digest, _lock: lock }))
             }
             Err(error) => Err(failed(error)),
@@ -146,11 +164,22 @@ mod tests {
         assert!(matches!(answers.look(7, key, [3; 32]), Ok(Known::Answered(frames)) if frames == b"frames"));
         assert_eq!(answers.look(7, key, [4; 32]).unwrap_err(), Refusal::KeyReused);
         // More than one peer may have at a time.
-        for number in 0..PEER_MAX {
+        for number in 0..2 * PEER_MAX {
             fs::write(state.join(format!("answers/9-{number:032x}")), "").unwrap();
         }
         assert_eq!(answers.look(9, Key([0xff; 16]), [3; 32]).unwrap_err(), Refusal::NoStore { errno: libc::EDQUOT });
+        assert!(!state.join(format!("answers/9-{}.lock", "ff".repeat(16))).exists(), "nothing is left of the refusal");
         assert!(matches!(answers.look(8, other, [3; 32]), Ok(Known::New(_))), "another peer still may");
+        // What is a day old is removed, but for a lock that is held.
+        let Known::New(_place) = answers.look(7, Key([5; 16]), [3; 32]).unwrap() else { panic!("answered") };
+        let held = state.join(format!("answers/7-{}.lock", "05".repeat(16)));
+        let long_ago = SystemTime::now() - KEPT * 2;
+        for path in [&held, &state.join(format!("answers/7-{}", "01".repeat(16)))] {
+            File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        let answers = Answers::open(&state).unwrap();
+        assert!(held.exists());
+        assert!(matches!(answers.look(7, key, [4; 32]), Ok(Known::New(_))), "forgotten");
         fs::remove_dir_all(&state).unwrap();
         assert!(matches!(answers.look(7, key, [3; 32]), Err(Refusal::NoStore { errno: libc::ENOENT })));
     }

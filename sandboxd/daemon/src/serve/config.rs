@@ -5,7 +5,7 @@
 //! ```text
 //! peer uid 1000               # who may ask: by uid, or
 //! peer gid 985                # by a group of theirs, primary or not
-//! token-file /etc/tack/token  # what they must show too: 64 hexadecimal digits in a file of root's
+//! token-file /etc/tack/token  # what they must show too: 64 hexadecimal digits in a file of root's, mode 0640
 //! root /home                  # beneath what the directories lie that may be shown; may be given again
 //! limit memory_bytes 8589934592
 //! mirror pypi.example:443     # where sandboxes that ask for a mirror may go; may be given again
@@ -13,7 +13,7 @@
 //! queue 64                    # that wait for one of those
 //! ```
 //!
-//! Root itself may always ask. Without a `root`, nothing of the host can be shown beside the system directories.
+//! One peer holds at most half of the runs and the queue together. Root itself may always ask. Without a `root`, nothing of the host can be shown beside the system directories.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -59,8 +59,8 @@ pub enum ConfigError {
         /// What the system said.
         source: io::Error,
     },
-    /// Somebody beside root may change it.
-    #[error("`{}`: expected a regular file of root's that nobody else may write; found mode {mode:o}, uid {uid}", path.display())]
+    /// Somebody beside root may change it, or everybody may read a token.
+    #[error("`{}`: expected a regular file of root's that nobody else may write (nor, with a token, everybody read); found mode {mode:o}, uid {uid}", path.display())]
     Owner {
         /// The file.
         path: PathBuf,
@@ -141,7 +141,7 @@ impl Config {
                 }
                 ["token-file", file] if config.token_digest.is_none() => {
                     let file = absolute(file).ok_or_else(|| wrong("an absolute path after `token-file`"))?;
-                    let token = token(&read_roots_file(&file)?);
+                    let token = token(&read_secret(&file)?);
                     let token = token.ok_or_else(|| wrong("a token file of 64 hexadecimal digits"))?;
                     config.token_digest = Some(Sha256::digest(token).into());
                 }
@@ -182,11 +182,21 @@ impl Config {
 }
 
 /// The content of a file that root alone can change.
-pub(crate) fn read_roots_file(path: &Path) -> Result<Vec<u8>, ConfigError> {
+fn read_roots_file(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    read_file(path, 0o022)
+}
+
+/// The content of a file that root alone can change, and that not everybody can read: a group may, for its members.
+fn read_secret(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    read_file(path, 0o027)
+}
+
+/// The content of a file of root's whose mode has none of these bits.
+fn read_file(path: &Path, forbidden: u32) -> Result<Vec<u8>, ConfigError> {
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
     // Looked at before it is opened: opening a FIFO would wait for a writer. Then at what was opened.
     let owned = |it: std::fs::Metadata| {
-        let good = it.is_file() && it.uid() == 0 && it.mode() & 0o022 == 0;
+        let good = it.is_file() && it.uid() == 0 && it.mode() & forbidden == 0;
         if good { Ok(()) } else { Err(ConfigError::Owner { path: path.to_owned(), mode: it.mode(), uid: it.uid() }) }
     };
     owned(path.symlink_metadata().map_err(failed)?)?;

@@ -11,7 +11,8 @@ use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use nix::fcntl::{OFlag, openat};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, stat};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::ForkResult;
@@ -20,6 +21,7 @@ use tack_sandbox_protocol::{Access, Mount, Refusal, SourceProblem};
 use crate::launch::id_map::Owner;
 use crate::launch::plan::Source;
 use crate::serve::peer::Peer;
+use crate::sys::mount::{Reach, open_tree};
 use crate::sys::process::{exit_now, fork};
 use crate::sys::socket::{become_user, may_access};
 
@@ -55,6 +57,11 @@ fn grant(source: OwnedFd, access: Access, peer: &Peer, roots: &[PathBuf]) -> Res
     if !lies_beneath(&source, &status, roots).map_err(|_| SourceProblem::Unknown)? {
         return Err(SourceProblem::OutsideRoots);
     }
+    // What the launch will do with it, tried where the answer can still be given in the peer's words.
+    match open_tree(&source, c"", Reach::One) {
+        Err(Errno::EINVAL) => return Err(SourceProblem::Elsewhere),
+        copied => drop(copied.map_err(|_| SourceProblem::Unknown)?),
+    }
     let search = if kind == SFlag::S_IFDIR { libc::X_OK } else { 0 };
     if !peer_may(&source, libc::R_OK | search, peer) {
         return Err(SourceProblem::NotReadable);
@@ -83,10 +90,12 @@ fn lies_beneath(source: &OwnedFd, status: &FileStat, roots: &[PathBuf]) -> nix::
         openat(source, ".", up, Mode::empty())?
     } else {
         // A file has no parent of its own: the directory of its name must hold it under that name.
-        let name =
-            fs::read_link(format!("/proc/self/fd/{}", source.as_raw_fd())).map_err(|_| nix::errno::Errno::ENOENT)?;
+        let name = fs::read_link(format!("/proc/self/fd/{}", source.as_raw_fd())).map_err(|_| Errno::ENOENT)?;
         let (Some(parent), Some(last)) = (name.parent(), name.file_name()) else { return Ok(false) };
-        let parent = nix::fcntl::open(parent, up | OFlag::O_NOFOLLOW, Mode::empty())?;
+        // The kernel's name for it, which leads through no link unless somebody has put one there since.
+        let how =
+            OpenHow::new().flags(up).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        let parent = openat2(AT_FDCWD, parent, how)?;
         let held = openat(&parent, last, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
         let held = fstat(&held)?;
         if (held.st_dev, held.st_ino) != (status.st_dev, status.st_ino) {
@@ -119,7 +128,7 @@ fn peer_may(source: &OwnedFd, mode: i32, peer: &Peer) -> bool {
         }
         Ok(ForkResult::Parent { child }) => loop {
             match waitpid(child, None) {
-                Err(nix::errno::Errno::EINTR) => {}
+                Err(Errno::EINTR) => {}
                 ended => break ended == Ok(WaitStatus::Exited(child, 0)),
             }
         },

@@ -312,6 +312,13 @@ impl Daemon {
         // A peer that the kernel does not name is nobody.
         let peer = Peer::of(client).map_err(|_| Refusal::Peer { uid: u32::MAX })?;
         peer.check(&self.config)?;
+        // One peer beside root gets no more than half of the places: the others are not shut out by it.
+        let places = (self.config.runs + self.config.queue) as usize;
+        let running = self.running.iter().filter(|it| it.peer_uid == peer.uid).count();
+        let held = running + self.waiting.iter().filter(|(_, it)| it.uid == peer.uid).count();
+        if peer.uid != 0 && held >= places.div_ceil(2) {
+            return Err(Refusal::Busy { running: self.config.runs });
+        }
         let free = (self.config.runs as usize).saturating_sub(self.running.len());
         if self.waiting.len() >= free + self.config.queue as usize {
             return Err(Refusal::Busy { running: self.config.runs });
