@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         ("a key is answered once, also by the next daemon", a_key_is_answered_once),
         ("more than root allows wait or are refused", more_than_root_allows_wait_or_are_refused),
         ("one peer leaves places to the others", one_peer_leaves_places_to_the_others),
+        ("a daemon without descriptors serves again", a_daemon_without_descriptors_serves_again_when_it_has_some),
         ("nothing outlives the daemon", nothing_outlives_the_daemon),
         ("a keeper or a client that dies takes its run along", a_keeper_or_a_client_that_dies_takes_its_run_along),
         ("many clients at a time leave nothing in the daemon", many_clients_leave_nothing_in_the_daemon),
@@ -407,6 +408,22 @@ fn more_than_root_allows_wait_or_are_refused() {
     assert!(gone("tack-marker-busy"));
 }
 
+fn a_daemon_without_descriptors_serves_again_when_it_has_some() {
+    let daemon = Daemon::start("descriptors", "runs 2\nqueue 512\n");
+    let before = daemon.descriptors();
+    let limit = |count: &str| {
+        let limit = Command::new("prlimit").args(["--pid", &daemon.process.id().to_string(), count]).status().unwrap();
+        assert!(limit.success());
+    };
+    limit(&format!("--nofile={}:4096", before + 8));
+    let idle: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(daemon.socket()).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(idle);
+    limit("--nofile=4096:4096");
+    daemon.client().run(&shell("true")).unwrap();
+    assert_eq!(daemon.descriptors(), before);
+}
+
 fn one_peer_leaves_places_to_the_others() {
     let daemon = Daemon::start("shares", &format!("peer uid {USER}\nruns 2\nqueue 2\n"));
     let held = as_user(|| [sleeper(&daemon, "tack-marker-share"), sleeper(&daemon, "tack-marker-share")]);
@@ -436,11 +453,14 @@ fn nothing_outlives_the_daemon() {
         assert!(within(Duration::from_secs(20), || UnixStream::connect(daemon.socket()).is_ok()));
         let (socket, pid) = (daemon.socket(), daemon.pid());
         let asked = std::thread::spawn(move || {
-            Client::of_daemon(socket, Token([0; 32])).run(&shell("sleep 600")).map(|it| it.receipt.cause)
+            let run = shell("sleep 600; : tack-marker-lost");
+            Client::of_daemon(socket, Token([0; 32])).run(&run).map(|it| it.receipt.cause)
         });
-        assert!(within(Duration::from_secs(10), || !daemon.keepers().is_empty()));
+        assert!(within(Duration::from_secs(10), || !processes_with("tack-marker-lost").is_empty()));
         kill(pid, Signal::SIGKILL).unwrap();
-        assert!(matches!(asked.join().unwrap(), Err(ClientError::DaemonLost)), "it is lost");
+        let lost = asked.join().unwrap();
+        assert!(matches!(lost, Err(ClientError::DaemonLost)), "{lost:?}");
+        assert!(gone("tack-marker-lost"));
     }
     host.assert_unchanged();
 }

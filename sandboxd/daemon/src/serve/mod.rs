@@ -34,6 +34,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -148,6 +149,9 @@ fn places(mut arguments: impl Iterator<Item = OsString>) -> Result<Places, Serve
     }
     Ok(places)
 }
+
+/// How long the daemon rests when it cannot take a client.
+const REST: Duration = Duration::from_millis(50);
 
 /// A keeper that is at work.
 struct Running {
@@ -297,9 +301,21 @@ impl Daemon {
         }
     }
 
-    /// Takes every client that waits to connect.
+    /// Takes clients that wait to connect; not all of a flood at one go, since keepers wait for signatures meanwhile.
     fn accept(&mut self) {
-        while let Ok((client, _)) = self.listener.accept() {
+        const AT_ONE_GO: usize = 64;
+        for _ in 0..AT_ONE_GO {
+            let client = match self.listener.accept() {
+                Ok((client, _)) => client,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // Out of descriptors, most likely: the client stays where it is, and asking again at once would
+                    // only turn in a circle.
+                    writeln!(io::stderr(), "tack-sandboxd: cannot accept a client: {error}").ok();
+                    std::thread::sleep(REST);
+                    return;
+                }
+            };
             self.reread_config();
             match self.admit(&client) {
                 Ok(peer) => self.waiting.push_back((client, peer)),
