@@ -44,7 +44,7 @@ fn decide(input: &[u8]) -> Result<(HeadOutputs, ActionSet, Lambda), FrameError> 
     let (header, _) = input.split_first_chunk().ok_or(short)?;
     let first_bytes = frame::HEADER_BYTES + frame::body_bytes(header)?;
     let (first, second) = input.split_at_checked(first_bytes).ok_or(short)?;
-    let Request::Run(run) = frame::decode(first)?;
+    let Request::Run(run) = frame::decode(first)? else { return Err(FrameError::Body) };
     if run.argv.iter().next().is_none() {
         return Err(FrameError::Body);
     }
