@@ -34,7 +34,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, chdir, execveat, setgroups, setresgid, setresuid, setsid};
-use tack_sandbox_protocol::egress::MIRROR_PORT;
+use tack_sandbox_protocol::egress::{MIRROR_PORT, MIRROR_READY};
 use tack_sandbox_protocol::{
     Destination, DestinationError, EgressLog, EgressRecord, Reason, SetUpFailure, Stage, frame,
 };
@@ -136,12 +136,8 @@ impl Mirrors {
 /// How long a mirror may take to be ready, or to send its log: it takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What it says first (`serve::READY` of the mirror's crate); in its place, a step that failed says its error number.
-const READY: u8 = b'r';
+/// What is said in place of [`MIRROR_READY`], before the error number of the step that failed.
 const FAILED: u8 = b'f';
-
-/// A full log takes less (`serve::LOG_BYTES` of the mirror's crate).
-const MAX_LOG_BYTES: u64 = 16 << 10;
 
 /// A mirror that runs. Dropped, it is killed and waited for.
 #[derive(Debug)]
@@ -197,7 +193,7 @@ impl Mirror {
         let (mut word, mut errno) = ([0], [0; 4]);
         control.read_exact(&mut word).map_err(failed)?;
         match word {
-            [READY] => Ok(()),
+            [MIRROR_READY] => Ok(()),
             [FAILED] => {
                 control.read_exact(&mut errno).map_err(failed)?;
                 Err(SetUpFailure { stage: Stage::Egress, errno: i32::from_le_bytes(errno), mount: None })
@@ -225,7 +221,10 @@ impl Mirror {
         self.control.set_read_timeout(Some(PATIENCE)).map_err(errno)?;
         let mut bytes = Vec::new();
         // Whoever took the mirror over may send anything: it is bounded, and read as a log or not at all.
-        (&self.control).take(MAX_LOG_BYTES).read_to_end(&mut bytes).map_err(errno)?;
+        (&self.control)
+            .take((frame::HEADER_BYTES + EgressLog::MAX_BYTES) as u64)
+            .read_to_end(&mut bytes)
+            .map_err(errno)?;
         frame::decode(&bytes).map_err(|_| Errno::EPROTO)
     }
 }

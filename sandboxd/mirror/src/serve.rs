@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tack_sandbox_protocol::egress::{EgressLog, Host, Verdict};
+use tack_sandbox_protocol::egress::{EgressLog, Host, MIRROR_READY, Verdict};
 use tack_sandbox_protocol::{Destination, DestinationError, FrameError, frame};
 
 use crate::bounds::Bounds;
@@ -19,9 +19,6 @@ use crate::connection::{Mirror, STACK_BYTES, refuse};
 use crate::log::{Log, Traffic};
 use crate::relay::Budget;
 use crate::request::Refusal;
-
-/// What a mirror says when it listens.
-pub const READY: u8 = b'r';
 
 /// Where the host has no thread or descriptor left, a new try at once would only be a loop.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -99,16 +96,13 @@ pub fn serve(
         .stack_size(STACK_BYTES)
         .spawn(move || accept(&listener, &accepting))
         .map_err(MirrorError::Thread)?;
-    control.write_all(&[READY]).map_err(MirrorError::Control)?;
+    control.write_all(&[MIRROR_READY]).map_err(MirrorError::Control)?;
     // Nothing is ever said there but that it ends.
     while control.read(&mut [0; 64]).map_err(MirrorError::Control)? > 0 {}
-    let mut buffer = vec![0; frame::HEADER_BYTES + LOG_BYTES];
+    let mut buffer = vec![0; frame::HEADER_BYTES + EgressLog::MAX_BYTES];
     let frame = frame::encode::<EgressLog>(&mirror.log.now(), &mut buffer).map_err(MirrorError::Frame)?;
     control.write_all(frame).map_err(MirrorError::Control)
 }
-
-/// More than a full log takes: 16 lines of a name (253 bytes) and seven numbers (10 bytes at most).
-pub const LOG_BYTES: usize = 8 << 10;
 
 fn accept(listener: &TcpListener, mirror: &Arc<Mirror>) {
     let open = Arc::new(AtomicUsize::new(0));

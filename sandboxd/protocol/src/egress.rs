@@ -11,6 +11,9 @@ use crate::layer::{Reason, named};
 /// Where the payload finds the mirror: on its own loopback. A payload that wants the port for itself gets `EADDRINUSE`.
 pub const MIRROR_PORT: u16 = 3_128;
 
+/// What a mirror says to the sandbox's helper when it listens; what it says last is its [`EgressLog`], as one frame.
+pub const MIRROR_READY: u8 = b'r';
+
 /// What of the network a payload may reach besides its own loopback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -157,6 +160,10 @@ impl EgressLog {
         bytes_in: 0,
         duration_us: 0,
     };
+
+    /// Most bytes of a log as it travels: [`MAX_EGRESS_LINES`] of a name (253 bytes), its length (2), a port (3), a
+    /// verdict (1) and four numbers (35), the number of lines (1) and what is not listed (5), rounded up.
+    pub const MAX_BYTES: usize = 8 << 10;
 
     /// Nothing seen.
     #[must_use]

@@ -4,6 +4,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::EgressLog;
 use crate::layer::named;
 use crate::receipt::Receipt;
 use crate::request::{RunLimits, RunRequest};
@@ -60,8 +61,8 @@ impl Statement {
     /// What a signature of this kind begins with, so that none of another kind can be taken for it.
     pub const CONTEXT: &'static [u8] = b"tack sandbox receipt 2\0";
 
-    /// Most bytes of a statement.
-    pub const MAX_BYTES: usize = 2_048;
+    /// Most bytes of what is signed: 2 KiB without the log of the network, which is the payload's to fill.
+    pub const MAX_BYTES: usize = 2_048 + EgressLog::MAX_BYTES;
 
     /// Puts what is signed into `buffer`: the context, and the statement as it travels.
     #[must_use]

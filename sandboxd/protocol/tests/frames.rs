@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking, as tests do
 
 use proptest::prelude::*;
-use tack_sandbox_protocol::egress::{Connections, Host, Verdict};
+use tack_sandbox_protocol::egress::{Connections, Host, MAX_EGRESS_LINES, Verdict};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES, MAX_BODY_BYTES, MAX_FRAME_BYTES, VERSION};
 use tack_sandbox_protocol::request::MAX_MOUNTS;
 use tack_sandbox_protocol::{
@@ -135,6 +135,45 @@ fn what_is_signed_is_pinned() {
     let signed = encode(&Reply::Signed(SignedReceipt { statement, signature: [[1; 32], [2; 32]] }));
     assert_eq!(hex(&signed[8..9]), "03");
     assert_eq!(hex(&signed[signed.len() - 64..]), "01".repeat(32) + &"02".repeat(32));
+}
+
+/// A payload chooses the names in its log: whatever they are, the daemon can sign what it did.
+#[test]
+fn the_longest_receipt_can_be_signed() {
+    let mut log = EgressLog::new();
+    for index in 10..27 {
+        let host = Host::new(&format!("{index}{}", "a".repeat(Host::MAX_BYTES - 2))).unwrap();
+        let (verdict, count, most) = (Verdict::TimedOut, u32::MAX, u64::MAX);
+        let line =
+            Connections { host, port: u16::MAX, verdict, count, bytes_out: most, bytes_in: most, duration_us: most };
+        log.add(&line);
+    }
+    assert_eq!((log.lines().len(), log.unlisted()), (MAX_EGRESS_LINES, u32::MAX));
+    let mut buffer = [0; EgressLog::MAX_BYTES];
+    assert_eq!(postcard::to_slice(&log, &mut buffer).unwrap().len(), MAX_EGRESS_LINES * (253 + 2 + 3 + 1 + 35) + 6);
+    let (most, reason) = (Figure::Measured(u64::MAX), Reason::GroupRefused { errno: i32::MIN });
+    let receipt = Receipt {
+        cause: Cause::SetUp(SetUpFailure { stage: Stage::Egress, errno: i32::MIN, mount: Some(u8::MAX) }),
+        usage: Usage {
+            wall_us: u64::MAX,
+            cpu_us: most,
+            user_us: most,
+            system_us: most,
+            memory_peak_bytes: most,
+            max_rss_bytes: most,
+            processes_peak: most,
+            forks_refused: most,
+            oom_kills: most,
+        },
+        streams: [StreamSummary { bytes_total: u64::MAX, sha256: [0xff; 32] }; 3],
+        times: Times { stage_us: [u32::MAX; Stage::COUNT], set_up_us: u64::MAX, tear_down_us: u64::MAX },
+        layers: Layers::all(LayerState::Inactive(reason)),
+        egress: EgressRecord::Mirror(log),
+        ..receipt()
+    };
+    let statement = Statement { peer_uid: u32::MAX, request_digest: [0xff; 32], receipt };
+    let mut buffer = [0; Statement::MAX_BYTES];
+    assert!(statement.to_be_signed(&mut buffer).is_some());
 }
 
 /// Variants are only ever appended: each keeps its index, and so its byte.
