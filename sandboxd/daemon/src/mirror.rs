@@ -43,7 +43,7 @@ use crate::launch::landlock;
 use crate::launch::progress::{At, failure};
 use crate::policy::mirror::{FIRST_ID, IDS, LIMITS};
 use crate::sys::process::{
-    Closing, above_streams, adopt, close_range, dup_to, errno_of, exit_now, fork, join_new_session_keyring,
+    Closing, above_streams, adopt, close_range, drop_bounding_set, dup_to, errno_of, exit_now, fork, join_new_session_keyring,
     lock_securebits, pidfd_kill, pidfd_open, reset_personality, reset_signals, wait4,
 };
 
@@ -317,16 +317,14 @@ fn become_mirror(
         setrlimit(resource, limit, limit)?;
     }
     // While it may: the bounding set takes a capability to empty, and the bits one to lock.
-    for set in [CapSet::Bounding, CapSet::Ambient] {
-        caps::clear(None, set).map_err(|_| Errno::last())?;
-    }
+    drop_bounding_set()?;
     lock_securebits()?;
     setgroups(&[])?;
     let id = FIRST_ID + Pid::this().as_raw().cast_unsigned() % IDS;
     let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
-    for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+    for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
         caps::clear(None, set).map_err(|_| Errno::last())?;
     }
     set_no_new_privs()?;
