@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
 use tack_sandbox_protocol::request::MAX_MOUNTS;
-use tack_sandbox_protocol::{FrameError, Part, Reply, Request, Stream};
+use tack_sandbox_protocol::{FrameError, Part, Reply, Request, RunLimits, Statement, Stream};
 
 use crate::run::Finished;
 use crate::sys::process::{above_streams, adopt};
@@ -31,7 +31,7 @@ pub enum ConversationError {
     Frame(#[source] FrameError),
 }
 
-/// What an output's frame takes beside its bytes: two enums and a length; a receipt takes about 800 bytes.
+/// What an output's frame takes beside its bytes: two enums and a length. A receipt fits in place of the bytes.
 const FRAME_SLACK_BYTES: usize = 64;
 
 /// Reads one frame into `buffer`, and the descriptors that come with it. The inner error is the client's: it is
@@ -120,4 +120,13 @@ impl<W: Write> Sender<W> {
     pub(crate) fn into_inner(self) -> W {
         self.into
     }
+}
+
+/// Most bytes of the answer to a run with these limits.
+pub(crate) fn most_bytes(limits: &RunLimits) -> u64 {
+    let kept = u64::from(limits.kept_bytes);
+    // Head and tail each end in a chunk that is not full.
+    let chunks = kept / Reply::OUTPUT_CHUNK_BYTES as u64 + 2;
+    let stream = kept + chunks * (HEADER_BYTES + FRAME_SLACK_BYTES) as u64;
+    stream * Stream::COUNT as u64 + (HEADER_BYTES + Statement::MAX_BYTES + FRAME_SLACK_BYTES) as u64
 }

@@ -43,8 +43,8 @@ use crate::launch::landlock;
 use crate::launch::progress::{At, failure};
 use crate::policy::mirror::{FIRST_ID, IDS, LIMITS};
 use crate::sys::process::{
-    Closing, above_streams, adopt, close_range, drop_bounding_set, dup_to, errno_of, exit_now, fork, join_new_session_keyring,
-    lock_securebits, pidfd_kill, pidfd_open, reset_personality, reset_signals, wait4,
+    Closing, above_streams, adopt, close_range, drop_bounding_set, dup_to, errno_of, exit_now, fork,
+    join_new_session_keyring, lock_securebits, pidfd_kill, pidfd_open, reset_personality, reset_signals, wait4,
 };
 
 /// The name of the installed mirror, beside the installed helper.

@@ -14,6 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use harness::{HELPER, HostState, Scratch, processes_with, read_answer, shell, within};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, setegid, seteuid};
 use tack_sandbox_client::protocol::{self, Cause, Key, Limit, Refusal, Reply, SourceProblem, Token, frame};
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         ("a peer is shown what it could reach by itself", a_peer_is_shown_what_it_could_reach_by_itself),
         ("what was opened in another mount namespace is said to be", what_was_opened_elsewhere_is_said_to_be),
         ("a key is answered once, also by the next daemon", a_key_is_answered_once),
+        ("a full disk is said before anything is run", a_full_disk_is_said_before_anything_is_run),
         ("more than root allows wait or are refused", more_than_root_allows_wait_or_are_refused),
         ("one peer leaves places to the others", one_peer_leaves_places_to_the_others),
         ("a daemon without descriptors serves again", a_daemon_without_descriptors_serves_again_when_it_has_some),
@@ -66,7 +68,12 @@ struct Daemon {
 
 impl Daemon {
     fn start(name: &str, config: &str) -> Self {
+        Self::start_with(name, config, |_| ())
+    }
+
+    fn start_with(name: &str, config: &str, prepare: fn(&Path)) -> Self {
         let scratch = Scratch::new(name);
+        prepare(&scratch.0);
         fs::write(scratch.0.join("conf"), config).unwrap();
         let process = spawn(&scratch.0);
         let daemon = Self { scratch, process };
@@ -116,6 +123,8 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         drop(self.process.kill());
         drop(self.process.wait());
+        // Where a test mounted one.
+        umount2(&self.scratch.0.join("state"), MntFlags::MNT_DETACH).ok();
     }
 }
 
@@ -222,10 +231,7 @@ fn who_may_ask_is_root_s_to_say() {
         assert_eq!(refusal(others.client().run(&shell("true"))), Refusal::Peer { uid: USER });
         for daemon in [&by_uid, &by_gid] {
             let finished = daemon.client().run(&shell("id -u")).unwrap();
-            assert_eq!(
-                finished.stdout.head,
-                b"0\n".to_vec().repeat(0).into_iter().chain(*b"1000\n").collect::<Vec<u8>>()
-            );
+            assert_eq!(finished.stdout.head, b"1000\n");
             assert_eq!(finished.signed.unwrap().statement.peer_uid, USER);
         }
         assert_eq!(refusal(by_token.client().run(&shell("true"))), Refusal::Token);
@@ -391,6 +397,33 @@ fn a_key_is_answered_once() {
     run.key = None;
     daemon.client().run(&run).unwrap();
     assert_eq!(fs::read_to_string(scratch.0.join("count")).unwrap(), "once\n");
+}
+
+fn a_full_disk_is_said_before_anything_is_run() {
+    let (asked, refused) = std::thread::spawn(|| {
+        // Of this thread alone, and of the daemon that it starts.
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        let none = None::<&str>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        let daemon = Daemon::start_with("full", "", |place| {
+            fs::create_dir(place.join("state")).unwrap();
+            let size = Some("size=256k,mode=0700");
+            mount(Some("tmpfs"), &place.join("state"), Some("tmpfs"), MsFlags::empty(), size).unwrap();
+        });
+        let mut run = shell("echo ran >&3; echo done");
+        (run.report, run.key) = (true, Some(Key([1; 16])));
+        let mut live = 0;
+        let refused = daemon.client().run_live(&run, &mut |_| live += 1);
+        assert_eq!(live, 0, "it was run");
+        run.limits.kept_bytes = 4 << 10;
+        let asked = [(); 2].map(|()| daemon.client().run(&run).map(|it| (it.stdout.head, it.signed)));
+        (asked, refused)
+    })
+    .join()
+    .unwrap();
+    assert_eq!(refusal(refused), Refusal::NoStore { errno: libc::ENOSPC });
+    let [first, again] = asked.map(Result::unwrap);
+    assert_eq!((&first.0[..], &first), (&b"done\n"[..], &again), "there is room for a short answer");
 }
 
 fn more_than_root_allows_wait_or_are_refused() {

@@ -130,6 +130,11 @@ pub enum Refusal {
     },
 }
 
+/// No space left on device.
+const ENOSPC: i32 = 28;
+/// Quota exceeded.
+const EDQUOT: i32 = 122;
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -152,6 +157,10 @@ impl fmt::Display for Refusal {
             Self::Source { mount, problem } => write!(f, "mount {mount} of the request cannot be shown: {problem}"),
             Self::InFlight => f.write_str("the request of this key is being answered on another connection"),
             Self::KeyReused => f.write_str("this key was used before, for another request"),
+            Self::NoStore { errno: ENOSPC } => f.write_str("the daemon's disk has no room for the answer to this key"),
+            Self::NoStore { errno: EDQUOT } => {
+                f.write_str("the daemon keeps as many answers for this uid as it may; each is kept for a day")
+            }
             Self::NoStore { errno } => write!(f, "the daemon cannot keep an answer for this key (errno {errno})"),
         }
     }

@@ -11,7 +11,7 @@ use nix::unistd::{Pid, alarm, getppid, setsid};
 use sha2::{Digest, Sha256};
 use tack_sandbox_protocol::{Cause, Limit, Refusal, Reply, Request, RunRequest, SignedReceipt, Statement, Submission};
 
-use crate::conversation::{ConversationError, Sender, receive};
+use crate::conversation::{ConversationError, Sender, most_bytes, receive};
 use crate::once::refuse;
 use crate::run::{Finished, run};
 use crate::serve::answers::{Answers, Known};
@@ -89,7 +89,8 @@ impl Keeper<'_> {
         check_token(token, self.config)?;
         check_ceilings(request, self.config)?;
         let request_digest = digest(request);
-        let place = match key.map(|key| self.answers.look(self.peer.uid, key, request_digest)).transpose()? {
+        let look = |key| self.answers.look(self.peer.uid, key, request_digest, most_bytes(&request.limits));
+        let place = match key.map(look).transpose()? {
             Some(Known::Answered(frames)) => {
                 return Ok((&self.client).write_all(&frames).map_err(ConversationError::Send)?);
             }
@@ -117,9 +118,8 @@ impl Keeper<'_> {
             }
             Some(place) => {
                 let frames = send_all(Sender::new(Vec::new()), &finished, &signed)?;
-                place.keep(&frames).map_err(ConversationError::Send)?;
                 // The key is free before the client can ask again.
-                drop(place);
+                place.keep(&frames)?;
                 // Live output is not part of the answer that a later client would get: what was kept is.
                 Sender::new(&self.client).send_untaken(&finished)?;
                 (&self.client).write_all(&frames).map_err(ConversationError::Send)
