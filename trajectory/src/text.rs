@@ -141,7 +141,7 @@ fn escaped_unit(text: &[u8]) -> Option<Escape> {
     })
 }
 
-/// The UTF-16 unit that `\uXXXX` at the start of `text` names.
+/// The UTF-16 unit that `\u` and four hexadecimal digits at the start of `text` name.
 fn unit(text: &[u8]) -> Option<u32> {
     let digits = text.get(..6)?.strip_prefix(b"\\u")?;
     digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))

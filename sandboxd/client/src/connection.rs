@@ -12,7 +12,7 @@ use ed25519_compact::{PublicKey, Signature};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tack_sandbox_protocol::frame::{self, HEADER_BYTES};
-use tack_sandbox_protocol::{FrameError, Part, Refusal, Reply, SignedReceipt, Statement, Stream};
+use tack_sandbox_protocol::{FrameError, Part, Refusal, Reply, SignedReceipt, Statement, Stream, place};
 
 use crate::helper::{Client, Helper, Way};
 use crate::run::{self, Captured, Encoded, Finished, Piece, RequestError, Run};
@@ -35,6 +35,14 @@ pub enum ClientError {
     Connect {
         /// The socket.
         socket: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The token that the environment names a file for is not there.
+    #[error("cannot take the sandbox daemon's token from `{}`, which {} names", path.display(), Client::TOKEN_FILE)]
+    Token {
+        /// The file.
+        path: PathBuf,
         /// Why not.
         source: io::Error,
     },
@@ -98,9 +106,6 @@ pub enum ClientError {
 /// Who gets output while a run lasts.
 type Sink<'a> = &'a mut dyn FnMut(Piece<'_>);
 
-/// The daemon's public key lies beside its socket under this name.
-const PUBLIC_KEY: &str = "receipt.pub";
-
 /// Holds a receipt against the daemon's public key.
 fn verify(signed: &SignedReceipt, path: &Path) -> Result<(), ClientError> {
     let key = fs::read(path).map_err(|source| ClientError::PublicKey { path: path.to_owned(), source })?;
@@ -145,7 +150,7 @@ impl Client {
     }
 
     fn run_by_daemon(&self, run: &Run, socket: &Path, sink: Option<Sink<'_>>) -> Result<Finished, ClientError> {
-        let request = run::encode(run, Some(self.token()), sink.is_some())?;
+        let request = run::encode(run, Some(self.token()?), sink.is_some())?;
         let failed = |source| ClientError::Connect { socket: socket.to_owned(), source };
         let ours = UnixStream::connect(socket).map_err(failed)?;
         // It may wait for others to end first: the daemon's going away is what ends the wait.
@@ -159,10 +164,10 @@ impl Client {
             finished => finished?,
         };
         let signed = finished.signed.as_ref().ok_or(ClientError::Signature("there is none"))?;
-        if signed.statement.request_digest != request.request_digest {
+        if Some(signed.statement.request_digest) != request.request_digest {
             return Err(ClientError::Signature("it is about another request"));
         }
-        verify(signed, &socket.with_file_name(PUBLIC_KEY))?;
+        verify(signed, &socket.with_file_name(place::PUBLIC_KEY))?;
         Ok(finished)
     }
 

@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use std::{env, fs, io};
 
-use tack_sandbox_protocol::Token;
+use tack_sandbox_protocol::{Token, place};
+
+use crate::connection::ClientError;
 
 /// The program that makes the sandbox. It is spawned as this process' own user: without root it refuses, and says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,11 +58,19 @@ pub enum Way {
     OneShot(Helper),
 }
 
+/// What is shown to a daemon that asks for a token.
+#[derive(Clone, Debug)]
+enum Secret {
+    Known(Token),
+    /// Read when it is needed: a token may be changed while a client lives.
+    File(PathBuf),
+}
+
 /// Asks for runs. It holds no connection: each run has a conversation of its own.
 #[derive(Clone, Debug)]
 pub struct Client {
     way: Option<Way>,
-    token: Token,
+    token: Secret,
     mirror: Vec<String>,
 }
 
@@ -68,10 +78,8 @@ impl Client {
     /// The name of the installed helper.
     pub const HELPER: &str = "tack-sandboxd";
 
-    /// Where the daemon listens, if it runs.
-    pub const SOCKET: &str = "/run/tack/sandboxd.sock";
-
-    /// The variable that names a file with the token for the daemon: 64 hexadecimal digits.
+    /// The variable that names a file with the token for the daemon: 64 hexadecimal digits. It is read for each run that
+    /// a daemon is asked for.
     pub const TOKEN_FILE: &str = "TACK_SANDBOX_TOKEN_FILE";
 
     /// A client of the daemon, if its socket is there; else of the first helper on `PATH`, else of `own`.
@@ -88,25 +96,26 @@ impl Client {
             .filter(|directory| directory.is_absolute())
             .map(|directory| directory.join(Self::HELPER))
             .find(|program| program.is_file());
-        let socket = Path::new(Self::SOCKET);
+        let socket = Path::new(place::DIRECTORY).join(place::SOCKET);
         let way = if socket.exists() {
-            Some(Way::Daemon(socket.to_owned()))
+            Some(Way::Daemon(socket))
         } else {
             installed.map(Helper::Installed).or(own).map(Way::OneShot)
         };
-        Self { way, token: token().unwrap_or_default(), mirror: Vec::new() }
+        let token = env::var_os(Self::TOKEN_FILE).map_or(Secret::Known(Token::default()), |it| Secret::File(it.into()));
+        Self { way, token, mirror: Vec::new() }
     }
 
     /// A client of the daemon behind this socket.
     #[must_use]
     pub const fn of_daemon(socket: PathBuf, token: Token) -> Self {
-        Self { way: Some(Way::Daemon(socket)), token, mirror: Vec::new() }
+        Self { way: Some(Way::Daemon(socket)), token: Secret::Known(token), mirror: Vec::new() }
     }
 
     /// A client of exactly this helper.
     #[must_use]
     pub const fn with(helper: Helper) -> Self {
-        Self { way: Some(Way::OneShot(helper)), token: Token([0; 32]), mirror: Vec::new() }
+        Self { way: Some(Way::OneShot(helper)), token: Secret::Known(Token([0; 32])), mirror: Vec::new() }
     }
 
     /// What runs with a mirror may reach, each as `HOST:PORT`, `HOST:PORT=private` or `HOST:PORT=ADDRESS`. The helper
@@ -128,21 +137,45 @@ impl Client {
         self.way.as_ref()
     }
 
-    pub(crate) const fn token(&self) -> Token {
-        self.token
+    /// What to show the daemon; zeros where nothing says otherwise, which a daemon without a token takes.
+    pub(crate) fn token(&self) -> Result<Token, ClientError> {
+        let path = match &self.token {
+            Secret::Known(token) => return Ok(*token),
+            Secret::File(path) => path,
+        };
+        // What was found instead may be a secret of another kind, and is not repeated.
+        let none = || io::Error::new(io::ErrorKind::InvalidData, "expected 64 hexadecimal digits");
+        let token = fs::read(path).and_then(|it| Token::parse(&it).ok_or_else(none));
+        token.map_err(|source| ClientError::Token { path: path.clone(), source })
     }
 }
 
-/// The token in the file that the environment names. One that is not there, or none, is left to the daemon to refuse.
-fn token() -> Option<Token> {
-    let text = fs::read_to_string(env::var_os(Client::TOKEN_FILE)?).ok()?;
-    let (pairs, []) = text.trim().as_bytes().as_chunks::<2>() else { return None };
-    let mut token = [0; 32];
-    if pairs.len() != token.len() {
-        return None;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_cannot_be_had_is_said_with_its_file_and_not_with_its_content() {
+        let directory = env::temp_dir().join(format!("tack-token-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("token");
+        let client = Client { way: None, token: Secret::File(path.clone()), mirror: Vec::new() };
+        let found = |text: &str| {
+            fs::write(&path, text).unwrap();
+            client.token().map_err(|error| match error {
+                ClientError::Token { path: named, source } => {
+                    assert_eq!(named, path);
+                    source.to_string()
+                }
+                other => panic!("{other}"),
+            })
+        };
+        assert_eq!(found(&"0f".repeat(32)), Ok(Token([0x0f; 32])));
+        assert_eq!(found("another secret"), Err("expected 64 hexadecimal digits".into()));
+        assert_eq!(found(&format!("\n{}\n", "a0".repeat(32))), Ok(Token([0xa0; 32])), "it is read anew");
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(
+            matches!(client.token(), Err(ClientError::Token { source, .. }) if source.kind() == io::ErrorKind::NotFound)
+        );
     }
-    for (byte, pair) in token.iter_mut().zip(pairs) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(Token(token))
 }

@@ -156,8 +156,8 @@ pub enum RequestError {
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub(crate) frame: Vec<u8>,
-    /// SHA-256 of the run alone.
-    pub(crate) request_digest: [u8; 32],
+    /// SHA-256 of the run alone, which a daemon signs; a helper does not.
+    pub(crate) request_digest: Option<[u8; 32]>,
     pub(crate) sources: Vec<Arc<OwnedFd>>,
 }
 
@@ -195,11 +195,13 @@ pub(crate) fn encode(run: &Run, token: Option<Token>, live: bool) -> Result<Enco
     };
     let mut buffer = vec![0; protocol::frame::MAX_FRAME_BYTES];
     let too_long = FrameError::TooLong { bound_bytes: protocol::frame::MAX_BODY_BYTES };
-    let body = postcard::to_slice(&request, &mut buffer).map_err(|_| RequestError::Frame(too_long))?;
-    let request_digest = Sha256::digest(&*body).into();
-    let request = match token {
-        Some(token) => protocol::Request::Submit(Submission { token, key: run.key, run: request }),
-        None => protocol::Request::Run(request),
+    let (request, request_digest) = match token {
+        Some(token) => {
+            let body = postcard::to_slice(&request, &mut buffer).map_err(|_| RequestError::Frame(too_long))?;
+            let digest = Sha256::digest(&*body).into();
+            (protocol::Request::Submit(Submission { token, key: run.key, run: request }), Some(digest))
+        }
+        None => (protocol::Request::Run(request), None),
     };
     let frame_bytes = protocol::frame::encode(&request, &mut buffer).map_err(RequestError::Frame)?.len();
     buffer.truncate(frame_bytes);

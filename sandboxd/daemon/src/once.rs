@@ -103,7 +103,6 @@ fn serve(client: &UnixStream, mirrors: &Mirrors) -> Result<(), OnceError> {
     // A client that ignores its children's ends has handed that on, and ours could not be waited for.
     heed_children().map_err(|errno| OnceError::Socket(errno.into()))?;
     client.set_read_timeout(Some(PATIENCE)).map_err(OnceError::Socket)?;
-    client.set_write_timeout(Some(PATIENCE)).map_err(OnceError::Socket)?;
     let mut buffer = Vec::new();
     let answer = match receive(client, &mut buffer)? {
         Ok((Request::Run(request), sources)) => match refuse() {
@@ -113,7 +112,6 @@ fn serve(client: &UnixStream, mirrors: &Mirrors) -> Result<(), OnceError> {
         Ok((Request::Submit(_), _)) | Err(_) => Err(Refusal::Malformed),
     };
     // It may read as slowly as it likes: this process is its own, and goes when it does.
-    client.set_write_timeout(None).map_err(OnceError::Socket)?;
     let mut sender = Sender::new(client);
     match answer {
         Err(refusal) => Ok(sender.send(&Reply::Refused(refusal))?),

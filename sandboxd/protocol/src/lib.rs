@@ -25,6 +25,7 @@ pub mod egress;
 pub mod frame;
 pub mod layer;
 pub mod message;
+pub mod place;
 pub mod receipt;
 pub mod request;
 pub mod strings;

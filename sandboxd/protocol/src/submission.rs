@@ -8,7 +8,7 @@ use crate::egress::EgressLog;
 use crate::layer::named;
 use crate::receipt::Receipt;
 use crate::request::{RunLimits, RunRequest};
-use crate::text::hex;
+use crate::text::{from_hex, hex};
 
 /// A run as it is asked of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,15 @@ pub struct Submission<'a> {
 /// A shared secret of 32 bytes. Its debug form does not show it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token(pub [u8; 32]);
+
+impl Token {
+    /// What stands in a token's file: 64 hexadecimal digits, with ASCII white space around them; `None` for anything
+    /// else.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        from_hex(text.trim_ascii()).map(Self)
+    }
+}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

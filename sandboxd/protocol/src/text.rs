@@ -41,17 +41,20 @@ impl Visitor<'_> for HexVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<[u8; 32], E> {
-        let refused = || E::invalid_value(de::Unexpected::Str(text), &self);
-        let digits: &[u8; 64] = text.as_bytes().try_into().map_err(|_| refused())?;
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            for &digit in pair {
-                let nibble = char::from(digit).to_digit(16).and_then(|it| u8::try_from(it).ok()).ok_or_else(refused)?;
-                *byte = *byte << 4 | nibble;
-            }
-        }
-        Ok(bytes)
+        from_hex(text.as_bytes()).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
     }
+}
+
+/// The 32 bytes that 64 hexadecimal digits stand for.
+pub(crate) fn from_hex(digits: &[u8]) -> Option<[u8; 32]> {
+    let digits: &[u8; 64] = digits.try_into().ok()?;
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        for &digit in pair {
+            *byte = *byte << 4 | char::from(digit).to_digit(16).and_then(|it| u8::try_from(it).ok())?;
+        }
+    }
+    Some(bytes)
 }
 
 /// What a table is indexed by.

@@ -440,6 +440,15 @@ proptest! {
 }
 
 #[test]
+fn a_token_is_64_digits() {
+    assert_eq!(Token::parse(&[&b"0f".repeat(32)[..], b"\n"].concat()), Some(Token([0x0f; 32])));
+    assert_eq!(Token::parse(&b"0F".repeat(32)), Some(Token([0x0f; 32])));
+    for bad in [&b"0f".repeat(31)[..], &b"0f".repeat(33), &b"0g".repeat(32), &b"+f".repeat(32), b"", b"f"] {
+        assert_eq!(Token::parse(bad), None);
+    }
+}
+
+#[test]
 fn a_receipt_reads_by_name_in_json_and_comes_back() {
     type Change = fn(&mut serde_json::Value);
     let receipt = receipt();

@@ -143,7 +143,7 @@ const ATTEMPTS: &[Attempt] = &[
     denied("write overcommit_memory",           Errno::EACCES,       |_| reach("/proc/sys/vm/overcommit_memory", OFlag::O_WRONLY)),
     denied("protect a neighbor from the OOM killer", Errno::EACCES,  |it| reach(&format!("/proc/{}/oom_score_adj", it.neighbor), OFlag::O_WRONLY)),
     denied("read a neighbor's environment",     Errno::EACCES,       |it| reach(&format!("/proc/{}/environ", it.neighbor), OFlag::O_RDONLY)),
-    denied("look into a neighbor's root",       Errno::EACCES,       |it| reach(&format!("/proc/{}/root/tmp", it.neighbor), OFlag::O_RDONLY)),
+    denied("look into a neighbor's root",       Errno::EACCES,       |it| reach(&format!("/proc/{}/root", it.neighbor), OFlag::O_RDONLY)),
     denied("take a neighbor's descriptor",      Errno::EPERM,        |it| raw::pidfd_getfd(it.neighbor)),
     denied("compare a neighbor's memory",       Errno::EPERM,        |it| raw::kcmp(it.neighbor)),
     denied("read a neighbor's memory",           Errno::EACCES,       |it| reach(&format!("/proc/{}/mem", it.neighbor), OFlag::O_RDONLY)),

@@ -3,10 +3,10 @@
 mod live;
 mod output;
 
-use std::mem;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -266,8 +266,14 @@ impl Watch {
         }
         // Rounded up, so that a deadline is not polled for in a loop.
         let wait_ms = u16::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u16::MAX);
-        if poll(&mut fds, PollTimeout::from(wait_ms)).is_err() {
-            return Vec::new();
+        match poll(&mut fds, PollTimeout::from(wait_ms)) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Vec::new(),
+            Err(_) => {
+                // The kernel is out of memory: the limits are looked at all the same, and not in a loop.
+                thread::sleep(TICK);
+                return Vec::new();
+            }
         }
         let ready = fds.iter().map(|fd| fd.revents().is_some_and(|events| !events.is_empty()));
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::str;
 
 use sha2::{Digest, Sha256};
-use tack_sandbox_protocol::{Limit, RunLimits};
+use tack_sandbox_protocol::{Limit, RunLimits, Token};
 
 use crate::mirror::Mirrors;
 
@@ -141,9 +141,9 @@ impl Config {
                 }
                 ["token-file", file] if config.token_digest.is_none() => {
                     let file = absolute(file).ok_or_else(|| wrong("an absolute path after `token-file`"))?;
-                    let token = token(&read_secret(&file)?);
+                    let token = Token::parse(&read_secret(&file)?);
                     let token = token.ok_or_else(|| wrong("a token file of 64 hexadecimal digits"))?;
-                    config.token_digest = Some(Sha256::digest(token).into());
+                    config.token_digest = Some(Sha256::digest(token.0).into());
                 }
                 ["root", directory] => {
                     config.roots.push(absolute(directory).ok_or_else(|| wrong("an absolute path after `root`"))?);
@@ -217,20 +217,6 @@ fn absolute(text: &str) -> Option<PathBuf> {
     (path.is_absolute() && path.components().all(|it| it != std::path::Component::ParentDir)).then(|| path.to_owned())
 }
 
-/// The 32 bytes of 64 hexadecimal digits, with white space around them.
-pub(crate) fn token(text: &[u8]) -> Option<[u8; 32]> {
-    let (pairs, []) = text.trim_ascii().as_chunks::<2>() else { return None };
-    let mut token = [0; 32];
-    if pairs.len() != token.len() {
-        return None;
-    }
-    for (byte, pair) in token.iter_mut().zip(pairs) {
-        let digit = |it: u8| char::from(it).to_digit(16).and_then(|it| u8::try_from(it).ok());
-        *byte = (digit(pair[0])? << 4) | digit(pair[1])?;
-    }
-    Some(token)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,14 +260,6 @@ mod tests {
         }
         let error = Config::parse(b"root /\xff", Path::new("f")).unwrap_err().to_string();
         assert_eq!(error, "`f`, line 1: expected UTF-8, found \"root /\u{fffd}\"");
-    }
-
-    #[test]
-    fn a_token_is_64_digits() {
-        assert_eq!(token(&[&b"0f".repeat(32)[..], b"\n"].concat()), Some([0x0f; 32]));
-        for bad in [&b"0f".repeat(31)[..], &b"0f".repeat(33), &b"0g".repeat(32), b"", b"f"] {
-            assert_eq!(token(bad), None);
-        }
     }
 
     /// Bytes near a configuration, from a fixed generator: a value or an error, and never anything else.

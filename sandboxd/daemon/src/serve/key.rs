@@ -10,8 +10,6 @@ use tack_sandbox_protocol::{SignedReceipt, Statement};
 
 /// The name of the secret key's file in the state directory: 32 bytes, the seed of RFC 8032.
 const SECRET: &str = "receipt.key";
-/// The name of the public key's file: 32 bytes, for everyone to read.
-pub(crate) const PUBLIC: &str = "receipt.pub";
 
 /// The daemon's key.
 pub(crate) struct SigningKey(KeyPair);

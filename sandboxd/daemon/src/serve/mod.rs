@@ -42,7 +42,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid};
-use tack_sandbox_protocol::{Refusal, Reply, Statement};
+use tack_sandbox_protocol::{Refusal, Reply, Statement, place};
 
 use crate::check::Report;
 use crate::conversation::Sender;
@@ -67,12 +67,13 @@ pub struct Places {
     pub state: PathBuf,
 }
 
-/// The name of the socket in the runtime directory.
-pub const SOCKET: &str = "sandboxd.sock";
-
 impl Default for Places {
     fn default() -> Self {
-        Self { config: "/etc/tack/sandboxd.conf".into(), runtime: "/run/tack".into(), state: "/var/lib/tack".into() }
+        Self {
+            config: "/etc/tack/sandboxd.conf".into(),
+            runtime: place::DIRECTORY.into(),
+            state: "/var/lib/tack".into(),
+        }
     }
 }
 
@@ -204,7 +205,7 @@ impl Daemon {
         own_directory(&places.runtime, 0o755)?;
         own_directory(&places.state, 0o700)?;
         let lock = lock(&places.runtime)?;
-        let key = SigningKey::open(&places.state, &places.runtime.join(key::PUBLIC))?;
+        let key = SigningKey::open(&places.state, &places.runtime.join(place::PUBLIC_KEY))?;
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| ServeError::Place { path, source }
@@ -214,7 +215,7 @@ impl Daemon {
         if !report.holds() {
             return Err(ServeError::SelfTest(what_is_open(&report)));
         }
-        let socket = places.runtime.join(SOCKET);
+        let socket = places.runtime.join(place::SOCKET);
         // The lock is ours, so whoever made it is gone.
         match fs::remove_file(&socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&socket)(error)),
@@ -229,7 +230,7 @@ impl Daemon {
     }
 
     fn serve(mut self) -> Result<std::convert::Infallible, ServeError> {
-        let socket = self.places.runtime.join(SOCKET);
+        let socket = self.places.runtime.join(place::SOCKET);
         writeln!(io::stderr(), "tack-sandboxd: serving on `{}`", socket.display()).ok();
         loop {
             let ready = self.wait().map_err(|errno| ServeError::Wait(errno.into()))?;
